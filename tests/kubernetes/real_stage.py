@@ -146,6 +146,12 @@ class Stage:
         line = [str(binary("kubectl")), f"--kubeconfig={self.cluster.api.kubeconfig}", "-n", NAMESPACE, *words]
         return subprocess.run(line, capture_output=True, text=True, check=True, timeout=WITHIN).stdout
 
+    def plug_in(self, *words: str) -> str:
+        """What `kubectl gpushare` says."""
+        line = [str(Path(sys.executable).parent / "kubectl-gpushare"), *words]
+        environ = {**os.environ, "KUBECONFIG": str(self.cluster.api.kubeconfig)}
+        return subprocess.run(line, env=environ, capture_output=True, text=True, check=True, timeout=WITHIN).stdout
+
     def clear(self) -> None:
         self.pods.clear()
         until(lambda: not self._left(), lambda: f"nothing to be left: {self._left()}", WITHIN)

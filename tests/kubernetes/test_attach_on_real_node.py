@@ -106,6 +106,8 @@ def test_claims_that_nvidias_driver_has_booked_lend_and_the_owner_gets_its_memor
     assert (borrower.do("total"), borrower.do(2500)) == (3072, 0), "1 GiB of its own, the rest on loan"
     until(lambda: stage.borrowing("borrower").get("status") == "True", stage.told, WITHIN)
     assert "on loan" in stage.kubectl("describe", "resourceclaim")
+    told = stage.plug_in("borrowers")
+    assert "team-a/borrower" in told, told
     template(stage, "owner", "2Gi")
     owner = program("owner", "", template="owner").running()
     assert owner.do("total") == 2048

@@ -395,6 +395,7 @@ def test_pods_go_where_their_cpus_and_memory_are_and_the_kubelet_refuses_none(st
     wait_for(stage, lambda: sum(runs(stage, f"p{number}") for number in range(3)) == 2)
     (last,) = [f"p{number}" for number in range(3) if not stage.node_of(f"p{number}")]
     wait_for(stage, lambda: "; 2 nodes lack the " in stage.waits(last))
+    assert "2 nodes lack the " in stage.plug_in("explain", last, "-n", NAMESPACE)
     never(stage, lambda: stage.node_of(last))
     others = [name for name in ("p0", "p1", "p2") if name != last]
     assert {stage.node_of(name) for name in others} == {"k1", "k2"}

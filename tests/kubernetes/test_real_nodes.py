@@ -62,6 +62,8 @@ def test_two_claims_lend_on_one_gpu_and_the_owner_gets_its_memory_back(stage, pr
     assert borrower.do(2500) == 0, "1 GiB of its own, the rest on loan"
     until(lambda: stage.borrowing("borrower").get("status") == "True", stage.told, WITHIN)
     assert "on loan" in stage.kubectl("describe", "resourceclaim")
+    told = stage.plug_in("borrowers")
+    assert "team-a/borrower" in told, told
     owner = program("owner", "2Gi").running()
     assert owner.do("total") == 2048
     began = time.monotonic()
