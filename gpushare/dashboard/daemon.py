@@ -79,7 +79,7 @@ class Daemon:
         try:
             async with (
                 aiohttp.ClientSession(
-                    connector=aiohttp.UnixConnector(str(path), force_close=True),
+                    connector=aiohttp.UnixConnector(str(path)),
                     timeout=aiohttp.ClientTimeout(total=within, sock_connect=ANSWERS_WITHIN),
                 ) as session,
                 session.request(method, f"http://gpushare{target}", data=body, headers=headers) as answer,
