@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -17,15 +18,16 @@ def record(at: float, text: str, name: str | None = "train", job: str | None = "
 
 
 class Stream:
-    """Batches of records, each as soon as the one before is read; then the daemon ends it."""
+    """Batches of records, each a moment after the one before is read; then the daemon ends it."""
 
     def __init__(self, *batches: list[dict]) -> None:
         self.batches, self.closed, self.ended = list(batches), False, False
         self.reader, self.writer = os.pipe()
-        self.ring()
+        self.come()
 
-    def ring(self) -> None:
-        os.write(self.writer, b"x")
+    def come(self) -> None:
+        self.coming = threading.Timer(0.03, os.write, (self.writer, b"x"))
+        self.coming.start()
 
     def fileno(self) -> int:
         return self.reader
@@ -36,11 +38,12 @@ class Stream:
         if not self.batches:
             self.ended = True
             return []
-        self.ring()
+        self.come()
         return self.batches.pop(0)
 
     def close(self) -> None:
         self.closed = True
+        self.coming.join()
         os.close(self.reader)
         os.close(self.writer)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import tracemalloc
 
+import pytest
 from daemon_harness import until
 
 from gpushared.core.instructions import Record
@@ -110,3 +113,63 @@ def test_the_nodes_stream_ends_with_the_daemon(make_daemon):
     until(lambda: list(stream.read()) is not None and stream.ended)
     assert stream.clean
     stream.close()
+
+
+def test_a_follower_whose_stream_ends_is_none_any_more_though_its_process_lives(daemon):
+    client = daemon.client
+    job = client.register({**JOB, "on_reclaim": "suspend,kill"})["id"]
+    followers = daemon.shell._suspenders
+
+    def has_one() -> bool:
+        return daemon.call(lambda: followers.of(job, os.getpid()) is not None)
+
+    assert not has_one()
+    for _ in range(2):
+        stream = client.suspender(job)
+        until(has_one)
+        stream.close()
+        until(lambda: not has_one())
+
+
+ANSWER = {"number": 0, "where": "running", "problem": None, "pid": os.getpid(), "milliseconds": 7}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 200),
+        ({"problem": "it is odd"}, 200),
+        ({"milliseconds": None}, 200),
+        ({"number": None}, 400),
+        ({"number": -1}, 400),
+        ({"where": None}, 400),
+        ({"where": "elsewhere"}, 400),
+        ({"where": "x" * 17}, 400),
+        ({"pid": 0}, 400),
+        ({"more": 1}, 400),
+    ],
+)
+def test_what_a_suspender_may_answer(daemon, change, status):
+    job = daemon.client.register({**JOB, "on_reclaim": "suspend,kill"})["id"]
+    stream = daemon.client.suspender(job)
+    try:
+        until(lambda: daemon.call(lambda: daemon.shell._suspenders.of(job, os.getpid()) is not None))
+        body = json.dumps({name: value for name, value in {**ANSWER, **change}.items() if value is not None}).encode()
+        assert daemon.http("POST", f"/v1/jobs/{job}/suspender", body)[0] == status
+    finally:
+        stream.close()
+    until(lambda: daemon.http("POST", f"/v1/jobs/{job}/suspender", json.dumps(ANSWER).encode())[0] == 403)
+
+
+@pytest.mark.parametrize("pid", [None, 2**21])
+def test_a_suspender_in_another_pid_namespace_is_told_apart(daemon, pid):
+    job = daemon.client.register({**JOB, "on_reclaim": "suspend,kill"})["id"]
+    stream = daemon.client.suspender(job)
+    try:
+        until(lambda: daemon.call(lambda: daemon.shell._suspenders.of(job, os.getpid()) is not None))
+        body = {name: value for name, value in {**ANSWER, "pid": pid}.items() if value is not None}
+        daemon.client._call("POST", f"/v1/jobs/{job}/suspender", dict, body)
+        known = daemon.call(lambda: daemon.shell._suspenders.known(job))
+        assert known.problem == "it runs in another PID namespace than the daemon"
+    finally:
+        stream.close()

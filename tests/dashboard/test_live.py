@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from pathlib import Path
 
@@ -270,3 +271,9 @@ def test_the_daemon_is_watched_once_for_all_pages_and_no_longer_than_one_looks(m
         await third.aclose()
 
     asyncio.run(story())
+
+
+def test_a_page_takes_no_silence_for_an_end_before_it_could_have_heard_twice():
+    """One comment may be late, or lost with a connection."""
+    page = re.search(r"SILENT_FOR = ([\d_]+)", (Path(__file__).parents[2] / "web" / "src" / "live.ts").read_text())
+    assert page is not None and int(page[1]) / 1000 > 2 * live.HEARTBEAT
