@@ -36,6 +36,20 @@ def told(sample: Sample | None) -> Sample | None:
     return found
 
 
+def test_what_cannot_be_true_is_told_once_with_its_figures_and_what_was_known_is_forgotten(caplog):
+    driver = FixedGpus([GpuInfo(GPU, 0, "Test GPU", TOTAL)], {GPU: Sample(GIB, {7: GIB})})
+    gpus = Inventory(driver)
+    gpus.note(driver.list())
+    assert gpus.sample(GPU) is gpus.samples[GPU] is not None
+    driver.samples[GPU] = Sample(2 * TOTAL, {})
+    for _ in range(3):
+        assert gpus.sample(GPU) is None
+    assert gpus.samples == {} and gpus.failures == 3
+    (record,) = caplog.records
+    assert record.getMessage() == "the driver's figures cannot be true" and record.levelname == "ERROR"
+    assert record.facts["gpu"] == GPU and f"used={2 * TOTAL}" in record.facts["figures"]
+
+
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_what_cannot_be_true_is_no_answer(lie: Callable[[int], Sample]) -> None:
     assert told(lie(7)) is None

@@ -29,6 +29,10 @@ def test_the_demo_of_the_queue_tells_its_story(monkeypatch, capfd) -> None:
     said = capfd.readouterr().out
     assert status == 0, said
     assert "stopped at step" in said and "--- attempt 2 ---" in said and "That went wrong" not in said
+    shown = [line.partition("$ gpushare ")[2].split() for line in said.splitlines() if "$ gpushare " in line]
+    told = [" ".join(words[:2] if words[0] == "queue" else words[:1]) for words in shown]
+    shares = ["queue", "queue --shares"]
+    assert told == ["submit", "submit", "queue", "submit", *shares, "logs", "queue --all", "cancel"]
     assert stage.service is not None and stage.service.returncode == 0
     assert left == []
 
