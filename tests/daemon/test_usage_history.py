@@ -109,6 +109,16 @@ def test_what_holds_is_written_once_more_and_then_no_more():
     ]
 
 
+def test_a_step_in_which_a_series_ended_has_its_mean_and_no_budget():
+    steps = Steps(10, START)
+    steps.take(A, START, amounts(6))
+    steps.take(A, START + 4000, None)
+    assert list(steps.so_far(START + 5000)) == [Point(A, START, Amounts(6, 0, 0, 2), 6)]
+    first, *more = steps.finish(START + 30_000)
+    assert first == Point(A, START, Amounts(6, 0, 0, 2), 6), "over the time in which there was a value"
+    assert more == [Point(A, START + 10_000, None)]
+
+
 def test_each_series_has_a_point_in_each_frame():
     steps = Steps(10, START)
     steps.take(A, START, amounts(6))
