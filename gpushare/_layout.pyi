@@ -57,6 +57,7 @@ class _Lib:
     GS_UNKNOWN: Final[int]
     GS_BAD_FRAME: Final[int]
     GS_SHUTTING_DOWN: Final[int]
+    GS_ASK_AGAIN: Final[int]
     GS_HELLO_HAS_PAGE: Final[int]
     GS_ASK_DRIVER_FAILED: Final[int]
     GS_ASK_FAILED_AGAIN: Final[int]

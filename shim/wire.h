@@ -62,6 +62,7 @@ enum gs_status {
     GS_UNKNOWN = 6,       /* no such job, GPU or line */
     GS_BAD_FRAME = 7,     /* the daemon did not understand */
     GS_SHUTTING_DOWN = 8, /* try again with back-off */
+    GS_ASK_AGAIN = 9,     /* of an ATTACH: the job is suspended, so nothing is decided yet */
 };
 
 enum gs_hello_flags {

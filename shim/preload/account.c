@@ -154,6 +154,10 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     /* A job that a daemon has admitted waits for a daemon as long as for a claim: without one neither its limit nor its
      * request would hold. */
     enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, gs_options()->job_id != 0);
+    while (outcome == GS_ANSWERED && answer.status == GS_ASK_AGAIN) {
+        gs_sleep_us(PAUSE_US);
+        outcome = gs_client_request(&frame, &answer, NULL, gs_options()->job_id != 0);
+    }
     /* The daemon is away and this GPU has no line yet: a limit of our own, so that the program can start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
     if (*alone)

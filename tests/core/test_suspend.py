@@ -546,6 +546,23 @@ def test_an_allocation_of_a_suspended_job_waits(world: World) -> None:
     assert b in world.programs
 
 
+def test_a_program_that_wants_a_context_meanwhile_waits_until_its_job_runs(world: World) -> None:
+    """It has no gate yet, and its own patience ends with a claim's: so it is told to ask again."""
+    a = borrow(world, "A", 12 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.wait(2.0)
+    other = world.join(job)
+    world.attach(other, "GPU-0")
+    world.wait(100.0)
+    (waiting,) = world.waiting.values()
+    assert world.now - waiting.since < world.policy.claim_timeout, "its program would have given up"
+    assert not world.refusals and world.node.counters.denials.total() == 0
+    world.send(ResumeWanted(job))
+    world.wait(2.0)
+    assert state_of(world, a) == "running" and world.programs[other].contexts and not world.waiting
+
+
 @pytest.mark.parametrize("available", [None, 8 * GIB, 14 * GIB])
 def test_host_memory_counts_once_while_it_is_filled_and_not_again_when_it_is(available: int | None) -> None:
     """What the host has available lacks already what suspended jobs have taken, not what is on its way."""

@@ -301,7 +301,7 @@ class World:
             case Revoke(process, gpu, size):
                 return self._revoke(process, gpu, size)
             case Attached() | Granted() | Denied():
-                self._answer(instruction)
+                return self._answer(instruction)
             case Trim():
                 self._trim(instruction)
             case Suspend() | Resume():
@@ -502,13 +502,19 @@ class World:
                 word.used = word.credit
                 self.send(CreditAsked(ask, take.program, take.gpu, missing, allocation=missing, waited=waited))
 
-    def _answer(self, answer: Attached | Granted | Denied) -> None:
+    def _answer(self, answer: Attached | Granted | Denied) -> Event | None:
         asked = self.waiting.pop(answer.ask)
         one = self.programs[asked.program]
+        if isinstance(answer, Denied) and answer.reason.code is Code.SUSPENDED:
+            assert asked.attach and self.node.jobs[one.job].suspension is not None, "told to ask again without need"
+            assert self.now - asked.since >= self.policy.claim_timeout
+            ask = self.next_id()
+            self.waiting[ask] = Waiting(asked.program, asked.gpu, 0, self.now, attach=True)
+            return AttachAsked(ask, asked.program, asked.gpu)
         if isinstance(answer, Denied):
             self._check_denial(answer, asked)
             self.refusals.append(answer)
-            return
+            return None
         assert answer.gpu == asked.gpu
         assert answer.process == asked.program
         if isinstance(answer, Granted) or answer.overhead:
@@ -541,6 +547,7 @@ class World:
             else:
                 one.words[answer.gpu].used += asked.size
         self._check_physical(answer.gpu)
+        return None
 
     # ---- the invariants on the world's own numbers ----------------------------------------------
 

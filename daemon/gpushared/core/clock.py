@@ -25,6 +25,7 @@ def next_wake(state: State) -> float | None:
             continue  # no memory of it comes back, and no ask waits for it
         if any(not suspend.is_held_back(state, ask) for ask in gpu.asks.values()):
             times.append(state.polled_at + state.policy.poll)
+        times += [ask.deadline for ask in suspend.asks_for_contexts(state, gpu)]
         if (pause := _pause(state, gpu)) is not None:
             times.append(max(state.polled_at, gpu.seen_at) + pause)
         if gpu.returning:

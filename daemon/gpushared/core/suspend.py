@@ -149,6 +149,11 @@ def _will_be_possible(state: State, job: Job, now: float) -> bool:
     return not why or why == RESUMES or job.wakes_now or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
 
 
+def asks_for_contexts(state: State, gpu: Gpu) -> list[Ask]:
+    """Of programs whose jobs are suspended. They have no gate yet at which they would wait."""
+    return [ask for ask in gpu.asks.values() if ask.attach and is_held_back(state, ask)] if state.suspended else []
+
+
 def is_held_back(state: State, ask: Ask) -> bool:
     """Whether the ask waits until its job has resumed. On a lost GPU nobody waits."""
     job = state.jobs[ask.job]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpushare.reasons import Code, Reason
 from gpushared.core import lending, resume, suspend, suspend_steps
 from gpushared.core.events import ResumeWanted, SuspenderAnswered, SuspenderGone, SuspendWanted
-from gpushared.core.instructions import Persist, SuspendNoted, SuspendRefused
+from gpushared.core.instructions import Denied, Persist, SuspendNoted, SuspendRefused
 from gpushared.core.model import Job
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
@@ -121,6 +121,7 @@ def _refuse(tx: Transaction, job: str, reason: Reason) -> None:
 
 
 def deadlines_over(tx: Transaction) -> None:
+    _have_contexts_asked_for_again(tx)
     for job, suspension in list(tx.state.suspensions()):
         given_up_at = suspend.given_up_at(tx.state, job, suspension)
         if given_up_at is None or tx.now < given_up_at:
@@ -129,3 +130,12 @@ def deadlines_over(tx: Transaction) -> None:
             suspend_steps.kill_stuck(tx, job)
         else:
             suspend_steps.stuck(tx, job, "its suspender has not answered in time")
+
+
+def _have_contexts_asked_for_again(tx: Transaction) -> None:
+    """A program waits for an answer as long as for a claim, and its job may be suspended for longer."""
+    for gpu in tx.state.gpus.values():
+        for ask in suspend.asks_for_contexts(tx.state, gpu):
+            if tx.now >= ask.deadline:
+                lending.drop_ask(tx, ask)
+                tx.emit(Denied(ask.id, ask.process, ask.gpu, Reason(Code.SUSPENDED, "this job is suspended")))

@@ -27,6 +27,7 @@ STATUS = {
     Code.TOO_LARGE: int(lib.GS_NOT_ADMITTED),
     Code.BAD_BUDGET: int(lib.GS_NOT_ADMITTED),
     Code.GPU_UNHEALTHY: int(lib.GS_NOT_ADMITTED),
+    Code.SUSPENDED: int(lib.GS_ASK_AGAIN),
     Code.NO_SUCH_GPU: UNKNOWN,
     Code.NO_SUCH_JOB: UNKNOWN,
 }

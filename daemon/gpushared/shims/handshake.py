@@ -61,10 +61,6 @@ class Welcome:
     """Call introduce() right after sending."""
 
 
-WHILE_SUSPENDED = 30 * 24 * 3600.0
-"""Seconds for which a process waits for an answer that was started in a suspended job: it waits until that goes on."""
-
-
 class Refusal(Exception):
     """Why a process gets no page."""
 
@@ -95,8 +91,7 @@ class Handshake:
         except OSError as error:
             log.error("cannot make a page", extra=facts(error=str(error)))
             return Welcome(int(lib.GS_SHUTTING_DOWN), text=f"the daemon cannot make a page: {error.strerror}")
-        is_suspended = client.job in self.shell.core_loop.core.suspended_jobs
-        patience = int((WHILE_SUSPENDED if is_suspended else self._patience()) * 1000)
+        patience = int(self._patience() * 1000)
         return Welcome(OK, client.id, int(client.job, 16), patience, client=client, new=known is None)
 
     def introduce(self, client: Client) -> None:
