@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from over_time_bounds import ceiling, foreseen
 from over_time_picture import bars
 from over_time_schedulers import Backfill, Gpushare, Reclaim
-from over_time_traces import GENERATORS, HOUR, MINUTE, Trace, bursty, with_checkpoints
+from over_time_traces import GENERATORS, MINUTE, Trace, bursty, with_checkpoints
 from over_time_world import Scheduler, World, figures, mean
 
 from gpushare.cluster.model import Policy
@@ -45,11 +45,11 @@ SCHEDULERS: dict[str, Callable[[World], Scheduler]] = {
     "reclaim": Reclaim,
     "kai": lambda world: Reclaim(world, fair=True),
     "gpushare": Gpushare,
-    "patient": lambda world: Gpushare(world, Policy(patience=4 * HOUR)),
+    "at_once": lambda world: Gpushare(world, Policy(patience=0.0)),
     "no_reservations": lambda world: Gpushare(world, Policy(reserve_after=None)),
     "no_moves": lambda world: Gpushare(world, Policy(reserve_after=None, consolidate=False)),
 }
-"""`patient` is the allocator that waits 4 h before it stops jobs for fair shares. The last two are the allocator
+"""`at_once` is the allocator that stops anybody for fair shares at once. The last two are the allocator
 without reservations, and with neither these nor moves."""
 BOUNDS = ("foreseen",)
 CHECKPOINTS = {"none": None, "30m": 30 * MINUTE}

@@ -2,8 +2,9 @@
 
 At most one job has a reservation. Queues of higher priority come first, then jobs of higher priority, then the job
 that has waited longest. Its queue must be entitled to the job: if nothing else ran, the job would be within the share
-of its queue and of every queue above. The nodes reserved are those on which the least is still missing, one for each
-place that a task needs.
+of every queue above; and within that of its own queue, if the jobs did not run that have started there while it waited.
+A gang that starts above its queue's share would soon be stopped. The nodes reserved are those on which the least is
+still missing, one for each place that a task needs.
 
 Other jobs start on these nodes in three cases only. A job with `backfill` may start there, and is stopped as soon as
 the reserved room is complete without it; jobs have `backfill` unless they say otherwise or have a minimum run time. And
@@ -15,6 +16,9 @@ ever.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
 
 from gpushare.cluster.candidates import Bounds, Candidate
 from gpushare.cluster.jobs import JobClass, JobState
@@ -45,7 +49,17 @@ def may_reserve(state: State, job: JobState, cls: JobClass) -> bool:
         return False
     if not cls.shape.possible or not collects(state, cls.shape):
         return False
-    return all(cls.charge <= queue.share for queue in job.queue.path) and forbidden(cls, cls.charge) is None
+    if not all(cls.charge <= queue.share for queue in job.queue.path) or forbidden(cls, cls.charge) is not None:
+        return False
+    beyond = job.queue.allocated + cls.charge - job.queue.share
+    return beyond <= 0 or beyond <= sum(_passed(state, job))
+
+
+def _passed(state: State, job: JobState) -> Iterator[int]:
+    """What jobs of its queue hold that have started while it waited."""
+    for cls in job.queue.classes.values():
+        for _, _, seq in takewhile(lambda run: run[0] > job.since, cls.running.newest_first()):
+            yield state.by_seq[seq].charge
 
 
 def reserve(turn: Turn) -> bool:

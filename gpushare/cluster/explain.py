@@ -103,8 +103,8 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
     else:
         due = claims_share_from(job, state.policy)
         patient = now < due and not queue.within_quota(after)
-        when = f" in {format_duration(due - now)}, if it still waits" if patient else ""
-        yield f"{would}; {right}: it may take from those above theirs{when}"
+        only = f"; for {format_duration(due - now)} more only jobs that lose at most an hour of work" if patient else ""
+        yield f"{would}; {right}: it may take from those above theirs{only}"
         candidates, _ = candidates_for_reclaim(cls, cls.charge, shares=True)
         if not candidates:
             yield "nobody from whom it may take is above share and quota"

@@ -19,7 +19,7 @@ from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.lists import Run
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import Barrier, How, barrier, price
+from gpushare.cluster.rules import Barrier, How, barrier, loses_little, price
 from gpushare.cluster.space import Space
 from gpushare.cluster.turn import Turn
 
@@ -32,22 +32,27 @@ _priority = attrgetter("priority")
 class Price:
     """What a stop may cost: seconds of work that are lost for each GPU of a job that is of use to the taker."""
 
-    __slots__ = ("charge", "dear", "given", "most", "turn")
+    __slots__ = ("charge", "dear", "gently", "given", "most", "turn")
 
-    def __init__(self, turn: Turn, most: float, charge: int) -> None:
+    def __init__(self, turn: Turn, most: float, charge: int, *, gently: bool = False) -> None:
         self.turn = turn
         self.most = most
         self.charge = charge
         """What the taker needs."""
+        self.gently = gently
+        """Only jobs that lose little go."""
         self.dear: dict[int, float] = {}
         """What the cheapest costs that was passed over for the price, by priority."""
         self.given = False
         """Somebody was passed over who can go in the next turn."""
 
     def too_dear(self, job: JobState) -> bool:
+        use = max(1, min(job.charge, self.charge))
+        if self.gently and not loses_little(job, use / max(1, job.charge), self.turn.now):
+            return True
         if self.most == ENDLESS:
             return False
-        lost = price(job, self.turn.state.policy, self.turn.now)[0] / max(1, min(job.charge, self.charge))
+        lost = price(job, self.turn.state.policy, self.turn.now)[0] / use
         if lost <= self.most:
             return False
         priority = job.cls.priority
@@ -121,12 +126,12 @@ class Line:
         return found
 
 
-def line_of(turn: Turn, leaf: QueueState, most: float, charge: int) -> Line:
+def line_of(turn: Turn, leaf: QueueState, most: float, charge: int, *, gently: bool) -> Line:
     """Of the leaf's jobs those whose stop costs no more, for a taker that needs so much."""
-    key = leaf, most, charge if most < ENDLESS else 0
+    key = leaf, most, gently, charge if gently or most < ENDLESS else 0
     line: Line | None = turn.lines.get(key)
     if line is None or line.changes != leaf.changes or line.share != leaf.share:
-        price = Price(turn, most, charge)
+        price = Price(turn, most, charge, gently=gently)
         classes = sorted([cls for cls in leaf.classes.values() if cls.preemptible and cls.running], key=_priority)
         levels = [list(some) for _, some in groupby(classes, key=_priority)]
         line = turn.lines[key] = Line(leaf, price, _in_line(levels, price, price.may_go))
@@ -162,7 +167,11 @@ def _within_price(cls: JobClass, price: Price) -> Iterator[Run]:
     by_seq = price.turn.state.by_seq
     if alike(cls):
         runs = cls.running.newest_first()
-        return runs if price.most == ENDLESS else takewhile(lambda run: not price.too_dear(by_seq[run[2]]), runs)
+        return (
+            runs
+            if price.most == ENDLESS and not price.gently
+            else takewhile(lambda run: not price.too_dear(by_seq[run[2]]), runs)
+        )
     return iter(sorted([run for run in cls.running if not price.too_dear(by_seq[run[2]])], key=price.of))
 
 

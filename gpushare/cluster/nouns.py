@@ -169,5 +169,6 @@ class Policy:
     protect: float = 7200.0
     """Seconds that a job is protected after its first eviction, once it runs again; three times as long after each
     further one. Each second of it that is left counts against a stop as two of work."""
-    patience: float = 0.0
-    """Seconds that a job waits before others are stopped for its queue's share; for its quota: at once."""
+    patience: float = 86400.0
+    """Seconds that a job waits before jobs that lose more than an hour of work are stopped for its queue's share. For
+    its quota they are stopped at once."""

@@ -8,8 +8,9 @@
 
 All of them are forbidden to jobs that have not started yet, and all but SHRINK to jobs that are not preemptible, are
 within their minimum run time, were given a place in this cycle, or are refused by their engine. Searches, checks and
-explanations ask `barrier`. Of jobs that may be stopped those that cost the least go first (`price`, `BANDS`). Rules
-about several victims together, such as how far a queue may be taken from, are in Bounds (candidates.py).
+explanations ask `barrier`. Of jobs that may be stopped those that cost the least go first (`price`, `BANDS`). For a
+fair share only jobs that lose little are stopped at first (`loses_little`). Rules about several victims together, such
+as how far a queue may be taken from, are in Bounds (candidates.py).
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ GROWTH = 3
 SPARED = 2
 """A second of protection that is left counts as so many seconds of lost work."""
 
-
 HOUR = 3600.0
+
+LITTLE = HOUR
+"""Lost work, in seconds for each GPU that the waiting job gets: a share may cost so much at once."""
+
 BANDS = tuple([4**power * HOUR for power in range(7)])
 """Lost work, in seconds for each GPU that the waiting job gets. Jobs that lose more than one of these bounds are
 stopped only if those that lose less are not enough. So ten jobs that began minutes ago go before one that has run for
@@ -84,8 +88,18 @@ def guarded_until(job: JobState) -> float:
 
 
 def claims_share_from(job: JobState, policy: Policy) -> float:
-    """From when on others may be stopped so that the job's queue has its fair share. For its quota: at once."""
+    """From when on anybody may be stopped so that the job's queue has its fair share. Before, only jobs that lose
+    little may be. For its quota anybody may be stopped at once."""
     return job.since + policy.patience
+
+
+def loses_little(job: JobState, part: float, now: float) -> bool:
+    """May the job be stopped at once for a share? `part`: how much of it is of use to the job that takes.
+
+    Jobs that were evicted before are left alone. The answer never becomes yes because time passes, so a job that waits
+    need not ask again."""
+    worked, every = now - job.since, job.job.checkpoint_every
+    return not job.evictions and (worked if every is None else min(worked, every)) <= LITTLE * part
 
 
 def price(job: JobState, policy: Policy, now: float) -> tuple[float, int, int]:

@@ -82,12 +82,15 @@ class Stopping(Search):
         bounds: Bounds,
         *,
         only: Mapping[int, None] | None = None,
+        gently: bool = False,
     ) -> None:
         super().__init__(turn, gang, mask, bounds)
         self.wants = gang.wants
         self.candidates = candidates
         self.only = only
         """If said, none but these may be victims: backfilling jobs, which give way."""
+        self.gently = gently
+        """Only jobs that lose little may be victims."""
         self.reach = Reach((0, 0), ENDLESS)
         """Who may go for now."""
         self.orders: dict[Reach, Order] = {}
@@ -122,7 +125,7 @@ class Stopping(Search):
     def _line(self, one: Candidate, most: float) -> Line:
         only, turn = self.only, self.turn
         if only is None:
-            return line_of(turn, one.queue, most, self.gang.charge)
+            return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently)
         price = Price(turn, most, self.gang.charge)
         return line_among(
             price, one.queue, one.classes, lambda job: job.seq in only and allows(turn, job, How.GIVE_WAY)
@@ -363,10 +366,17 @@ def reclaim(turn: Turn, gang: Gang, *, reserved: bool) -> Search | None:
     within quota may take it on nodes that are reserved for another job: who backfills there has just begun."""
     state, job = turn.state, gang.job
     patient = turn.now < claims_share_from(job, state.policy)
-    candidates, bounds = candidates_for_reclaim(job.cls, gang.charge, shares=not patient)
-    everywhere = reserved and all(in_quota for _, _, in_quota in bounds.ceilings)
-    nodes = state.space.mask(job.cls.shape.selector) if everywhere else allowed_nodes(state, job)
-    return _stop(turn, gang, nodes, candidates, bounds)
+    for shares in (False, True) if patient else (True,):
+        candidates, bounds = candidates_for_reclaim(job.cls, gang.charge, shares=shares)
+        in_quota = all(in_quota for _, _, in_quota in bounds.ceilings)
+        if patient and shares and in_quota:
+            break  # that was tried
+        everywhere = reserved and in_quota
+        nodes = state.space.mask(job.cls.shape.selector) if everywhere else allowed_nodes(state, job)
+        found = _stop(turn, gang, nodes, candidates, bounds, gently=patient and shares)
+        if found is not None:
+            return found
+    return None
 
 
 def preempt(turn: Turn, gang: Gang) -> Search | None:
@@ -374,12 +384,14 @@ def preempt(turn: Turn, gang: Gang) -> Search | None:
     return _stop(turn, gang, allowed_nodes(turn.state, gang.job), *candidates_for_preempt(gang.job.cls))
 
 
-def _stop(turn: Turn, gang: Gang, nodes: int, candidates: list[Candidate], bounds: Bounds) -> Search | None:
+def _stop(
+    turn: Turn, gang: Gang, nodes: int, candidates: list[Candidate], bounds: Bounds, *, gently: bool = False
+) -> Search | None:
     if not candidates or not gang.wants:
         return None
     state = turn.state
     for mask in by_price(state, gang.job.cls.shape, nodes):
-        search = Stopping(turn, gang, mask, candidates, bounds)
+        search = Stopping(turn, gang, mask, candidates, bounds, gently=gently)
         if search.run():
             return search
         state.undo(search.mark)

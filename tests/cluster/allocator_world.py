@@ -53,6 +53,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.quantity import MICRO, gpus
 
 GIB = 2**30
+HOUR = 3600.0
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Taste:
     tight: bool = False
     """Every queue has a quota of a few halves of a GPU, most have a limit that is as low, and jobs ask for bytes."""
     patient: bool = False
-    """Jobs wait before others are stopped for their queues' shares."""
+    """Jobs wait before others are stopped for their queues' shares, and time passes in hours."""
 
 
 class World:
@@ -103,7 +104,7 @@ class World:
             endings="reported" if taste.reported else "instant",
             grow_hold=20.0,
             reserve_after=100.0 if taste.reserve else None,
-            patience=30.0 if taste.patient else 0.0,
+            patience=4 * HOUR if taste.patient else 0.0,
         )
         self.policy = policy
         self.allocator = Allocator(policy)
@@ -199,7 +200,7 @@ class World:
         """Something happens."""
         random = self.random
         roll = random.random()
-        self.now += random.choice([0, 0, 1, 5, 30])
+        self.now += random.choice([0, 0, 60, 600, HOUR] if self.taste.patient else [0, 0, 1, 5, 30])
         if self.taste.engine and random.random() < 0.25:
             random.choice(HAPPENINGS)(self)
             return

@@ -222,28 +222,87 @@ def test_a_claim_within_quota_stops_who_has_just_begun_on_reserved_nodes() -> No
     assert "whole" not in stage.running()
 
 
-def lent(patience: float) -> tuple[Stage, list[str]]:
+def lent(patience: float, **more) -> tuple[Stage, list[str]]:
     """Four GPUs, all lent to `a`; `b` has a quota of one and a share of two."""
     stage = Stage({"n": 4}, Policy(reserve_after=None, patience=patience))
     stage.queue("a", 1)
     stage.queue("b", 1)
-    return stage, [stage.job("a") for _ in range(4)]
+    return stage, [stage.job("a", **more) for _ in range(4)]
 
 
 def test_with_patience_a_share_is_waited_for_and_a_quota_is_not() -> None:
     stage, jobs = lent(4 * HOUR)
-    stage.now = 100.0
+    stage.now = 2 * HOUR
     stage.job("b")
     assert stage.evicted == jobs[3:], "its quota: at once"
     second = stage.job("b")
     assert len(stage.evicted) == 1 and second in stage.waiting()
     (line,) = [one for one in stage.allocator.explain(second).who if "it may take" in one]
-    assert line.endswith("it may take from those above theirs in 4h, if it still waits"), line
-    assert stage.allocator.next_wake == 100.0 + 4 * HOUR
+    assert line.endswith("those above theirs; for 4h more only jobs that lose at most an hour of work"), line
+    assert stage.allocator.next_wake == 6 * HOUR
     stage.wait(4 * HOUR - 1)
     assert second in stage.waiting()
     stage.wait(1)
     assert second in stage.running() and len(stage.evicted) == 2
+
+
+@pytest.mark.parametrize(("every", "after", "stops"), [(None, 3600, True), (None, 3601, False), (3600, 9e5, True)])
+def test_with_patience_a_share_costs_at_most_an_hour_of_work(every, after, stops) -> None:
+    stage, _ = lent(100 * HOUR, checkpoint_every=every)
+    stage.now = float(after)
+    stage.job("b")
+    second = stage.job("b")
+    assert (second in stage.running()) == stops
+    if not stops:
+        stage.end("a-1")
+        third = stage.job("a")
+        fourth = stage.job("b")
+        assert second in stage.running() and fourth in stage.waiting(), "what is free goes to the lowest share first"
+        assert third in stage.waiting()
+
+
+def test_with_patience_hours_count_for_each_gpu_of_use() -> None:
+    """A job of four GPUs that has worked for 20 minutes costs the taker of one GPU 80 minutes."""
+    for minutes, stops in ((15, True), (20, False)):
+        stage = Stage({"n": 4}, Policy(reserve_after=None, patience=100 * HOUR))
+        stage.queue("a")
+        stage.queue("b", weight=1)
+        stage.job("a", 4)
+        stage.now = minutes * 60.0
+        stage.job("b")
+        assert bool(stage.evicted) == stops
+
+
+def test_with_patience_nobody_is_stopped_twice_for_a_share() -> None:
+    stage, jobs = lent(100 * HOUR)
+    owner = stage.job("b")
+    assert stage.evicted == jobs[3:]
+    stage.now = 3 * HOUR
+    stage.end(owner)
+    stage.now += 1.0
+    assert set(jobs) <= set(stage.running())
+    stage.job("b")
+    assert stage.evicted[1:] == [jobs[2]], "its quota"
+    assert stage.job("b") in stage.waiting(), "the only young job was stopped before"
+
+
+@pytest.mark.parametrize("passed", [0, 2, 4])
+def test_a_gang_gets_no_nodes_reserved_beside_older_jobs_that_hold_its_share(passed: int) -> None:
+    """Started above it, it would soon be stopped. Jobs of its own queue that came past it do not count."""
+    stage = Stage({"n1": 4, "n2": 4}, Policy(reserve_after=60.0))
+    stage.queue("a", 4)
+    stage.queue("b", 4)
+    stage.job("b", 4, movable=False)
+    old = [stage.job("a", movable=False) for _ in range(4)]
+    stage.now = 1.0
+    stage.job("a", 4, name="gang", movable=False)
+    for number in range(passed):
+        stage.now += 1.0
+        stage.job("a", movable=False)
+        stage.end(old[number])
+    stage.wait(100.0)
+    assert len(stage.running("a")) == 4 and "gang" in stage.waiting()
+    assert (stage.allocator.dump()["reserved"][0] is None) == (passed < 4)
 
 
 def test_patience_is_counted_from_the_beginning_of_the_wait_by_the_next_allocator_too() -> None:
