@@ -17,7 +17,7 @@ from gpushare.errors import GpushareError, UsageError
 from gpushare.kubernetes import budget as budgets
 from gpushare.kubernetes.amounts import parse, written
 from gpushare.kubernetes.budget import Budget
-from gpushare.kubernetes.names import ATTACH, DRIVER, MEMORY, NVIDIA, device_of
+from gpushare.kubernetes.names import DRIVER, MEMORY, NVIDIA, attaches, device_of
 from gpushare.kubernetes.slices import STEP
 from gpushare.quantity import Quantity
 
@@ -38,7 +38,7 @@ class Device:
     @property
     def attaches(self) -> bool:
         """It stands for devices of NVIDIA's driver in the same claim (attach.py)."""
-        return self.name.partition("-")[0] == ATTACH
+        return attaches(self.name)
 
 
 @dataclass(frozen=True, slots=True)

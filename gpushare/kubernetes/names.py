@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["API", "ATTACH", "ATTACHED", "ATTACHES", "BUDGET", "DRIVER", "MEMORY", "NVIDIA", "device_of", "placement_of"]
+__all__ = [
+    "API",
+    "ATTACH",
+    "ATTACHED",
+    "ATTACHES",
+    "BUDGET",
+    "DRIVER",
+    "MEMORY",
+    "NVIDIA",
+    "attaches",
+    "device_of",
+    "placement_of",
+]
 
 DRIVER = "gpushare.dev"
 """Of the driver, and of the device class that comes with it."""
@@ -22,6 +34,11 @@ ATTACH = "attach"
 ATTACHED = f"{ATTACH}.{DRIVER}/driver"
 """Their attribute: whose GPUs the node has. A selector finds it by its domain, which no other device has."""
 LONGEST_LABEL = 63
+
+
+def attaches(device: str) -> bool:
+    """Whether the device of this name is one to attach to. It may be one of several: attach-1."""
+    return device.partition("-")[0] == ATTACH
 
 
 def device_of(uuid: str) -> str:

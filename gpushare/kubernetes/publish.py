@@ -12,7 +12,7 @@ from gpushare.api import Gpu, Job
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes import fields, stored
 from gpushare.kubernetes.amounts import written
-from gpushare.kubernetes.names import API, ATTACH, ATTACHES, DRIVER, NVIDIA, device_of
+from gpushare.kubernetes.names import API, ATTACHES, DRIVER, NVIDIA, attaches, device_of
 from gpushare.kubernetes.server import Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 from gpushare.quantity import format_bytes
@@ -117,7 +117,7 @@ def use_of(claim: Mapping[str, Any], node: str, job: Job) -> list[dict[str, Any]
     every = {name: sum(gpu[name] for gpu in gpus.values()) for name in ("usage", "loan", "request", "limit")}
     found = []
     for one in results:
-        gpu = every if one["device"].partition("-")[0] == ATTACH else gpus.get(one["device"])
+        gpu = every if attaches(one["device"]) else gpus.get(one["device"])
         if (one["driver"], one["pool"]) != (DRIVER, node) or gpu is None:
             continue
         usage, loan = (-(-gpu[key] // COARSE) * COARSE for key in ("usage", "loan"))
