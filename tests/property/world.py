@@ -507,7 +507,7 @@ class World:
         one = self.programs[asked.program]
         if isinstance(answer, Denied) and answer.reason.code is Code.SUSPENDED:
             assert asked.attach and self.node.jobs[one.job].suspension is not None, "told to ask again without need"
-            assert self.now - asked.since >= self.policy.claim_timeout
+            assert self.now >= asked.since + self.policy.claim_timeout, "told to ask again before its time"
             ask = self.next_id()
             self.waiting[ask] = Waiting(asked.program, asked.gpu, 0, self.now, attach=True)
             return AttachAsked(ask, asked.program, asked.gpu)
