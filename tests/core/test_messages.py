@@ -685,6 +685,17 @@ def _(tale: Tale) -> None:
     tale.told("SuspendRefused")
 
 
+@story("a program wants a context while its job is suspended")
+def _(tale: Tale) -> None:
+    a = suspendable(tale, size=4 * GIB)
+    job = tale.world.programs[a].job
+    tale.world.send(SuspendWanted(job))
+    tale.world.wait(1.0)
+    tale.world.attach(tale.world.join(job), "GPU-0")
+    tale.world.wait(31.0)
+    tale.told("Denied")
+
+
 @story("the driver refuses to suspend it, and it is stopped")
 def _(tale: Tale) -> None:
     suspendable(tale, "refused")

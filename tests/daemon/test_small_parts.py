@@ -307,7 +307,7 @@ def test_the_process_that_follows_a_job_is_one_and_its_going_is_told():
             pid=pid, watch=lambda _epoll, call: watched.append(call), close=lambda: closed.append(pid)
         )
 
-    followers = Kind(SimpleNamespace(feed=fed.append), SimpleNamespace())
+    followers = Kind(SimpleNamespace(feed=fed.append), SimpleNamespace(), lambda: None)
     first = followers.come("a", process(1))
     followers.tell("a", {"do": 1})
     followers.tell("b", {"do": 2})

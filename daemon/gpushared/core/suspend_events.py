@@ -12,6 +12,8 @@ from gpushared.core.transaction import Transaction
 
 LOST = "the driver says that some of its processes have failed, or does not say where they are"
 
+WAITS = "this job is suspended: a context opens when it runs again"
+
 
 def answered(tx: Transaction, event: SuspenderAnswered) -> None:
     job = tx.state.jobs.get(event.job)
@@ -138,4 +140,4 @@ def _have_contexts_asked_for_again(tx: Transaction) -> None:
         for ask in suspend.asks_for_contexts(tx.state, gpu):
             if tx.now >= ask.deadline:
                 lending.drop_ask(tx, ask)
-                tx.emit(Denied(ask.id, ask.process, ask.gpu, Reason(Code.SUSPENDED, "this job is suspended")))
+                tx.emit(Denied(ask.id, ask.process, ask.gpu, Reason(Code.SUSPENDED, WAITS)))
