@@ -89,13 +89,15 @@ def test_a_gang_has_its_budget_on_each_node(stage, site) -> None:
 
 
 def stopped_borrower(stage, site, *options: str, after: str = "") -> str:
-    """On one GPU of n0 an owner has taken its memory back from it, while both ran."""
+    """On one GPU of n0 an owner has taken its memory back from it, while both ran. Its node does that by itself; the
+    service looks again when the test has it look."""
     borrower = site.sbatch(HUNGRY % (2500, 600) + after, "--gpushare=request=25%,limit=100%", "-w", "n0", *options)
     stage.until(lambda: "has it" in site.output(borrower), "it borrows what is idle")
     filler = site.sbatch("sleep 600", "--gpushare=request=100%", "-w", "n0")
     stage.running(filler)
-    owner = site.sbatch(HUNGRY % (2000, 0), "--gpushare=request=75%", "-w", "n0")
-    stage.until(lambda: "has it" in site.output(owner), f"the owner has its memory: {site.output(owner)}")
+    owner = site.sbatch(HUNGRY % (2000, 5), "--gpushare=request=75%", "-w", "n0")
+    stage.running(owner)
+    site.until(lambda: "has it" in site.output(owner), f"the owner has its memory: {site.output(owner)}")
     assert stage.gpus(filler) != stage.gpus(borrower)
     return borrower
 
@@ -108,7 +110,7 @@ def test_a_borrower_that_its_node_stops_waits_again_and_keeps_its_id(stage, site
     """Request and limit, end to end."""
     id = stopped_borrower(stage, site)
     after = site.sbatch("true", "--gpushare=request=1%", f"--dependency=afterany:{id}")
-    stage.until(lambda: site.show(id).get("Restarts") == "1", f"it waits again: {site.show(id)}")
+    site.until(lambda: site.show(id).get("Restarts") == "1", f"it waits again: {site.show(id)}")
     site.until(lambda: "stopped on n0 to return" in comment(site, id), "it says why")
     assert "of borrowed memory to slurm-" in comment(site, id)
     stage.running(id)
