@@ -469,8 +469,11 @@ class Chaos(Checks):
         if self.dice.random() < 0.8:
             self._open_all(actor)
             if not actor.program.wrapped and actor.job not in self.bodies and actor.job in self.truth.jobs:
-                # It has no wrapper whose job could go on: a job of its own has ended, and one of the same name begins.
-                self.truth.jobs[actor.job].since = time.monotonic()
+                # It has no wrapper whose job could go on: a job of its own has ended, and one of the same name begins,
+                # with the budget of its environment.
+                job = self.truth.jobs[actor.job]
+                job.since = time.monotonic()
+                job.bounds, job.priority = job.at_first
             return f"{actor.job} becomes another program"
         self._quit(actor)
         return f"{actor.job} becomes another program, and ends"

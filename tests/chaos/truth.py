@@ -72,6 +72,11 @@ class Job:
     """From when to when it was suspended."""
     resumed: float = -inf
     """When it last went on."""
+    at_first: tuple[dict[int, tuple[int, int]], int] = field(init=False)
+    """Its bounds and its priority before anybody changed them."""
+
+    def __post_init__(self) -> None:
+        self.at_first = self.bounds, self.priority
 
     @property
     def is_soft(self) -> bool:
