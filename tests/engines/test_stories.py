@@ -124,25 +124,22 @@ def smaller(step: dict[str, Any]) -> dict[str, Any]:
     return {"when": [{"submit": one} for one in when], "then": then}
 
 
-class OfLocal(LocalStand):
-    """One machine with all GPUs of the story."""
+class OfStory:
+    """A stand on which a story is played."""
 
-    ends: dict[str, Path]
-
-    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
-        self.story = story
-        self.ends = {}
-        super().__init__(directory, ground)
+    story: Story
 
     def queues(self) -> list[QueueAdded]:
         return self.story.queues()
 
-    def begin(self, **asks: Any) -> str:
-        end = self.directory / f"end{self.count}"
-        os.mkfifo(end)
-        uid = self.submit(Work(script=f"read line < {end}", grace=2.0), **asks)
-        self.ends[uid] = end
-        return uid
+
+class WithPipes(OfStory):
+    """Its programs end when somebody writes into their pipes."""
+
+    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
+        self.story = story
+        self.ends: dict[str, Path] = {}
+        super().__init__(directory, ground)  # type: ignore[call-arg]
 
     def end(self, uid: str) -> None:
         """Its program ends by itself."""
@@ -150,20 +147,8 @@ class OfLocal(LocalStand):
             file.write("end\n")
 
 
-class OfSlurm(SlurmStand):
-    """A cluster with as many GPUs on as many nodes as in the file."""
-
-    within = 200.0
-    counts_moves = True
-    """As evictions: Slurm stops the job and starts it again."""
-
-    def __init__(self, directory: Path, ground: Any, story: Story) -> None:
-        self.story = story
-        self.ends: dict[str, Path] = {}
-        super().__init__(directory, ground)
-
-    def queues(self) -> list[QueueAdded]:
-        return self.story.queues()
+class OnNodes(WithPipes):
+    """On nodes of a cluster, where programs may be another user's."""
 
     def begin(self, **asks: Any) -> str:
         end = self.marks / f"end{self.count}"
@@ -174,14 +159,35 @@ class OfSlurm(SlurmStand):
         self.round()  # as in the simulator each is decided when it comes; of several at once another order is fair
         return uid
 
-    end = OfLocal.end
-
     def evictions_of(self, uids: Iterable[str]) -> dict[str, int]:
-        seen = {one.job.id: one.evictions for one in self.look().jobs}
-        return {uid: seen.get(uid, 0) for uid in uids}
+        return seen_evictions(self, uids)
 
 
-class OfKubernetes(KubernetesStand):
+def seen_evictions(stand: Any, uids: Iterable[str]) -> dict[str, int]:
+    seen = {one.job.id: one.evictions for one in stand.look().jobs}
+    return {uid: seen.get(uid, 0) for uid in uids}
+
+
+class OfLocal(WithPipes, LocalStand):
+    """One machine with all GPUs of the story."""
+
+    def begin(self, **asks: Any) -> str:
+        end = self.directory / f"end{self.count}"
+        os.mkfifo(end)
+        uid = self.submit(Work(script=f"read line < {end}", grace=2.0), **asks)
+        self.ends[uid] = end
+        return uid
+
+
+class OfSlurm(OnNodes, SlurmStand):
+    """A cluster with as many GPUs on as many nodes as in the file."""
+
+    within = 200.0
+    counts_moves = True
+    """As evictions: Slurm stops the job and starts it again."""
+
+
+class OfKubernetes(OfStory, KubernetesStand):
     """On the stand-in for the API server."""
 
     def __init__(self, directory: Path, ground: Any, story: Story) -> None:
@@ -192,9 +198,6 @@ class OfKubernetes(KubernetesStand):
         names = tuple(node.name for node in self.story.nodes())
         return KubeCluster(self.directory, names, self.story.nodes()[0].gpus)
 
-    def queues(self) -> list[QueueAdded]:
-        return self.story.queues()
-
     def begin(self, **asks: Any) -> str:
         uid = self.submit(RUNS, **of_claims(asks))
         self.round()
@@ -203,33 +206,17 @@ class OfKubernetes(KubernetesStand):
     def end(self, uid: str) -> None:
         self.cluster.programs[self.owners[uid]].seconds = 0.0
 
-    evictions_of = OfSlurm.evictions_of
+    def evictions_of(self, uids: Iterable[str]) -> dict[str, int]:
+        return seen_evictions(self, uids)
 
 
-class OfServer(KubernetesServerStand):
+class OfServer(OnNodes, KubernetesServerStand):
     """On a real API server with as many nodes as the story has."""
 
     within = 300.0
 
-    def __init__(self, directory: Path, ground: kubernetes_server_conformance.Ground, story: Story) -> None:
-        self.story = story
-        self.ends: dict[str, Path] = {}
-        super().__init__(directory, ground)
-
-    def queues(self) -> list[QueueAdded]:
-        return self.story.queues()
-
     def begin(self, **asks: Any) -> str:
-        end = self.marks / f"end{self.count}"
-        os.mkfifo(end)
-        end.chmod(0o666)
-        uid = self.submit(Work(script=f"read line < {end}"), **of_claims(asks))
-        self.ends[uid] = end
-        self.round()
-        return uid
-
-    end = OfLocal.end
-    evictions_of = OfSlurm.evictions_of
+        return super().begin(**of_claims(asks))
 
 
 def of_claims(asks: dict[str, Any]) -> dict[str, Any]:
@@ -237,13 +224,10 @@ def of_claims(asks: dict[str, Any]) -> dict[str, Any]:
     return asks if asks["gpus"] >= 1 else {**asks, "gpus": 1, "share": asks["gpus"]}
 
 
-class OfMemory(PacedStand):
+class OfMemory(OfStory, PacedStand):
     def __init__(self, directory: Path, ground: Any, story: Story) -> None:
         self.story = story
         super().__init__(directory, None, tuple(story.nodes()))
-
-    def queues(self) -> list[QueueAdded]:
-        return self.story.queues()
 
     def begin(self, **asks: Any) -> str:
         self.now += 0.01

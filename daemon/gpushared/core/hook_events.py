@@ -22,7 +22,7 @@ def answered(tx: Transaction, event: HookAnswered) -> None:
 
 
 def _came(tx: Transaction, job: Job, event: HookAnswered) -> None:
-    """What an earlier one ran has ended with that."""
+    """What an earlier one ran has ended with that; one that was THERE before runs what it ran."""
     job.hook_runner.connected, job.hook_runner.wakes = True, event.wakes
     if job.sleep is not None and event.number != THERE:
         _over(tx, job, hook_steps.ENDED, tx.now - job.sleep.since)
