@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ BAD: list[tuple[Callable[[object], Any], object, str]] = [
     *((FIVE, one, DURATION) for one in (True, None, [])),
     (FIVE, 4.9, SHORT.format(4.9)),
     (FIVE, "4s", SHORT.format(4.0)),
-    (FIVE, float("inf"), SHORT.format("inf")),
-    (FIVE, float("nan"), SHORT.format("nan")),
+    (FIVE, -math.inf, "-inf is no length of time"),
+    (FIVE, math.inf, "inf is no length of time"),
+    (FIVE, math.nan, "nan is no length of time"),
     *((TWO_WORDS, one, "not one of kill, none") for one in ("stop", True, None, "")),
     (values.group, 7, "not the name of a group in quotes"),
     *((values.request, one, REQUEST) for one in (True, False, None, [])),

@@ -63,6 +63,7 @@ def test_what_is_said_is_taken() -> None:
         ({"error": "/x"}, "run: error: errors go where the output goes"),
         ({"umask": -1}, "run: umask must be a number from 0 to 511, not -1"),
         ({"umask": 0o1000}, "run: umask must be a number from 0 to 511, not 512"),
+        ({"umask": True}, "run: umask must be a number from 0 to 511, not True"),
         ({"umask": "022"}, "run: umask must be a number from 0 to 511, not '022'"),
         ({"time": 0.5}, "run: time must be between 1 s and 3650d, not 0.5 s"),
         ({"time": True}, "run: time must be a number of seconds, not True"),

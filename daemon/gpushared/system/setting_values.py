@@ -50,7 +50,9 @@ def seconds(least: float) -> Callable[[object], float]:
             seconds = float(value)
         else:
             raise UsageError('not a duration, such as "5s"')
-        if not math.isfinite(seconds) or seconds < least:
+        if not math.isfinite(seconds):
+            raise UsageError(f"{seconds} is no length of time")
+        if seconds < least:
             raise UsageError(f"a duration of {seconds} s is too short, the least is {least} s")
         return seconds
 

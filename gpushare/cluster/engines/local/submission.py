@@ -69,7 +69,7 @@ def read(run: Mapping[str, Any]) -> Launch:
     if run.get("error") is not None:
         raise UsageError("run: error: errors go where the output goes", hint="leave it out")
     umask = run.get("umask", DEFAULT_UMASK)
-    if not isinstance(umask, int) or not 0 <= umask <= 0o777:
+    if type(umask) is not int or not 0 <= umask <= 0o777:
         raise UsageError(f"run: umask must be a number from 0 to {0o777}, not {umask!r}")
     return Launch(
         command=command,
