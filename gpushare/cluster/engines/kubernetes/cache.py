@@ -212,7 +212,7 @@ class Watched:
                 self._objects.pop(key_of(thing), None)
             elif event["type"] != "BOOKMARK":
                 known = self._objects.get(key_of(thing))
-                if known is None or version(thing) >= version(known):
+                if known is None or version(thing) > version(known):
                     self._objects[key_of(thing)] = self._keep(thing)
             self._version = str(max(self.seen, version(thing)))
             self._lock.notify_all()
