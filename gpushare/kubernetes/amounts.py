@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from gpushare.errors import QuantityError
 
@@ -25,11 +26,17 @@ def milli(text: object) -> int:
 
 
 def _exact(text: object) -> Fraction:
-    match = AMOUNT.fullmatch(str(text)) if isinstance(text, str | int) and not isinstance(text, bool) else None
-    factor = None if match is None else _factor(match[2])
-    if match is None or factor is None:
+    exact = _read(str(text)) if isinstance(text, str | int) and not isinstance(text, bool) else None
+    if exact is None:
         raise QuantityError(f"cannot read {str(text)[:40]!r} as an amount of Kubernetes", hint="write 8Gi or 1536Mi")
-    return Fraction(match[1]) * factor
+    return exact
+
+
+@lru_cache(1000)  # thousands of pods and GPUs say few different ones
+def _read(text: str) -> Fraction | None:
+    match = AMOUNT.fullmatch(text)
+    factor = None if match is None else _factor(match[2])
+    return None if match is None or factor is None else Fraction(match[1]) * factor
 
 
 def _factor(unit: str) -> Fraction | None:
