@@ -53,7 +53,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
         "pods/status": "patch",
         "pods/binding": "create",
         "pods/eviction": "create",
-        "persistentvolumes": "list watch",
+        "persistentvolumes": "get list watch patch",
         "persistentvolumeclaims": "list watch patch",
         "storage.k8s.io/storageclasses": "list watch",
         "events": "create",

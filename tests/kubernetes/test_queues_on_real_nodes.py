@@ -320,11 +320,30 @@ def test_a_pod_runs_where_the_volume_is_that_its_claim_names(stage, program, vol
     assert stage.node_of("train") == node and volumes.get("disk")["status"]["phase"] == "Bound"
 
 
-def test_a_claim_that_names_none_of_such_volumes_is_told(stage, program, volumes):
+@pytest.mark.parametrize("node", ["k1", "k2"])
+def test_a_claim_gets_one_of_such_volumes_and_its_pod_runs_there(stage, program, volumes, node):
     volumes.kind("local", "kubernetes.io/no-provisioner")
     volumes.claim("disk", "local")
     program("train", "1Gi", disk="disk")
-    wait_for(stage, lambda: "nobody makes those of StorageClass local" in stage.waits("train"))
+    wait_for(stage, lambda: "no free one of StorageClass local is as it asks" in stage.waits("train"))
+    volumes.volume("large", "local", node, capacity={"storage": "2Gi"})
+    volumes.volume("folder", "local", node)
+    wait_for(stage, lambda: runs(stage, "train"))
+    found = volumes.get("disk")
+    assert stage.node_of("train") == node
+    assert (found["status"]["phase"], found["spec"]["volumeName"]) in [("Bound", "folder"), ("Bound", "large")]
+
+
+def test_two_pods_that_come_at_once_get_local_volumes_of_their_own(stage, program, volumes):
+    volumes.kind("local", "kubernetes.io/no-provisioner")
+    for number, node in enumerate(("k1", "k1", "k2")):
+        volumes.volume(f"folder-{number}", "local", node)
+        volumes.claim(f"disk-{number}", "local")
+    for number in range(3):
+        program(f"p-{number}", "1Gi", disk=f"disk-{number}")
+    wait_for(stage, lambda: runs(stage, "p-0", "p-1", "p-2"))
+    assert len({volumes.get(f"disk-{number}")["spec"]["volumeName"] for number in range(3)}) == 3
+    assert sorted(stage.node_of(f"p-{number}") for number in range(3)) == ["k1", "k1", "k2"]
 
 
 def test_a_volume_is_made_where_the_pod_is_to_run_and_then_it_is_bound(stage, program, volumes):

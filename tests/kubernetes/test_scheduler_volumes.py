@@ -167,10 +167,6 @@ def test_a_class_says_where_its_volumes_can_be(zones, ruled):
 WRONG = {
     "not there": (lambda _: None, "there is no PersistentVolumeClaim team-a/disk"),
     "not bound": (lambda one: put_wish(one, mode="Immediate"), "PersistentVolumeClaim team-a/disk has no volume yet"),
-    "by hand": (
-        lambda one: put_wish(one, provisioner="kubernetes.io/no-provisioner"),
-        "nobody makes those of StorageClass fast",
-    ),
 }
 
 
@@ -198,3 +194,164 @@ def test_a_claim_that_kubernetes_makes_for_the_pod_is_waited_for_in_silence(zone
     ruled.settle()
     ruled.go(lambda: zones.programs["train"].began)
     assert zones.api.objects[f"{PODS}/train"]["spec"]["nodeName"] == "n2"
+
+
+# ---- volumes that are there, of a class that makes none -------------------------------------------------
+
+
+def put_folder(cluster, name, node=None, size="10Gi", **spec):
+    """A volume, of a disk in a node if one is named."""
+    here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+    spec = {
+        "storageClassName": "fast",
+        "capacity": {"storage": size},
+        "accessModes": ["ReadWriteOnce"],
+        **({"nodeAffinity": {"required": {"nodeSelectorTerms": [here]}}} if node else {}),
+        **spec,
+    }
+    cluster.api.put(f"{VOLUMES}/{name}", {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}})
+
+
+def put_claim(cluster, name="disk", size="5Gi"):
+    put_wish(cluster, name, provisioner="kubernetes.io/no-provisioner")
+    said = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    cluster.api.change(f"{CLAIMS}/{name}", lambda one: one["spec"].update(said))
+
+
+def given(cluster):
+    """Which claim each volume was given to."""
+    found = {path: one for path, one in cluster.api.objects.items() if path.startswith(VOLUMES)}
+    return {one["metadata"]["name"]: (one["spec"].get("claimRef") or {}).get("name") for one in found.values()}
+
+
+def bind_volumes(cluster):
+    """As the controller of volumes does."""
+    for volume, claim in given(cluster).items():
+        if claim:
+            said = {"spec": {"volumeName": volume}, "status": {"phase": "Bound"}}
+            cluster.api.change(
+                f"{CLAIMS}/{claim}", lambda one, said=said: [one[part].update(said[part]) for part in said]
+            )
+
+
+@pytest.fixture
+def hosts(cluster):
+    for name in ("n1", "n2"):
+        say = {"kubernetes.io/hostname": name}
+        cluster.api.change(f"{NODES}/{name}", lambda one, say=say: one["metadata"]["labels"].update(say))
+    return cluster
+
+
+def with_disks(*claims):
+    return {"volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]}
+
+
+def test_a_claim_is_given_the_smallest_volume_that_is_large_enough_and_the_pod_runs_there(hosts, ruled):
+    put_claim(hosts)
+    for name, node, size in (("small", "n1", "1Gi"), ("large", "n2", "50Gi"), ("right", "n2", "5Gi")):
+        put_folder(hosts, name, node, size)
+    submit(hosts)
+    ruled.settle()
+    ruled.go(lambda: given(hosts)["right"])
+    assert given(hosts) == {"small": None, "large": None, "right": "disk"}
+    for _ in range(5):
+        ruled.round()
+    assert not hosts.pod("train")["spec"].get("nodeName"), "Kubernetes has not bound the two yet"
+    bind_volumes(hosts)
+    ruled.settle()
+    ruled.go(lambda: hosts.programs["train"].began)
+    assert hosts.pod("train")["spec"]["nodeName"] == "n2"
+
+
+def test_pods_that_start_at_once_get_volumes_of_their_own(hosts, ruled):
+    names = [f"p{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        put_claim(hosts, f"disk-{name}")
+        put_folder(hosts, f"v{number}", ("n1", "n2")[number % 2])
+        hosts.submit(name, Program(requeue=False), queue="a", spec=with_disks(f"disk-{name}"), memory="8Gi")
+    ruled.settle()
+    ruled.go(lambda: all(given(hosts).values()))
+    assert sorted(given(hosts).values()) == sorted(f"disk-{name}" for name in names)
+    bind_volumes(hosts)
+    ruled.settle()
+    ruled.go(lambda: all(hosts.programs[name].began for name in names))
+
+
+def test_a_pod_with_two_claims_runs_where_two_volumes_are(hosts, ruled):
+    for name in ("disk", "more"):
+        put_claim(hosts, name)
+    for name, node in (("v1", "n1"), ("v2", "n2"), ("v3", "n2")):
+        put_folder(hosts, name, node)
+    hosts.submit("train", Program(requeue=False), queue="a", spec=with_disks("disk", "more"))
+    ruled.settle()
+    ruled.go(lambda: given(hosts)["v2"] and given(hosts)["v3"])
+    assert not given(hosts)["v1"]
+    bind_volumes(hosts)
+    ruled.settle()
+    ruled.go(lambda: hosts.programs["train"].began)
+
+
+def test_a_pod_waits_for_such_a_volume_and_starts_when_one_is_made(hosts, ruled):
+    put_claim(hosts)
+    put_folder(hosts, "small", "n1", "1Gi")
+    submit(hosts)
+    ruled.settle()
+    words = "PersistentVolumeClaim team-a/disk has no volume, and no free one of StorageClass fast is as it asks"
+    ruled.go(lambda: words in told(hosts, "train"))
+    put_folder(hosts, "right")
+    ruled.settle()
+    ruled.go(lambda: given(hosts)["right"])
+    bind_volumes(hosts)
+    ruled.settle()
+    ruled.go(lambda: hosts.programs["train"].began)
+
+
+def give(cluster, path, claim):
+    """While the API server handles a request."""
+    volume = {**cluster.api.objects[path]}
+    cluster.api._store(path, {**volume, "spec": {**volume["spec"], "claimRef": claim}})
+
+
+def test_another_scheduler_was_sooner_and_the_pod_gets_the_next_volume(hosts, scheduler):
+    put_claim(hosts)
+    for name in ("a", "b"):
+        put_folder(hosts, name, "n1")
+    uid = submit(hosts)
+    scheduler.settle()
+    theirs = {"name": "other", "namespace": "team-b", "uid": "u"}
+
+    def refuses(method, path, _):
+        if (method, path) == ("PATCH", f"{VOLUMES}/a") and not given(hosts)["a"]:
+            give(hosts, path, theirs)
+
+    hosts.api.refuses = refuses
+    assert isinstance(scheduler.start(uid), Accepted)
+    assert given(hosts) == {"a": "other", "b": "disk"}
+
+
+def test_where_the_last_one_is_gone_the_start_is_refused_for_that_node(hosts, scheduler):
+    put_claim(hosts)
+    put_folder(hosts, "a", "n1")
+    uid = submit(hosts)
+    scheduler.settle()
+    hosts.api.refuses = lambda method, path, _: (404, {}) if (method, path) == ("PATCH", f"{VOLUMES}/a") else None
+    assert scheduler.start(uid) == Refused("others have got the volumes that were free there", "n1")
+    assert not hosts.claim_of("train").get("status", {}).get("allocation")
+
+
+def test_an_answer_that_was_lost_costs_no_second_volume(hosts, scheduler):
+    put_claim(hosts)
+    for name in ("a", "b"):
+        put_folder(hosts, name, "n1")
+    uid = submit(hosts)
+    scheduler.settle()
+
+    def refuses(method, path, body):
+        if (method, path) == ("PATCH", f"{VOLUMES}/a") and not given(hosts)["a"]:
+            give(hosts, path, body["spec"]["claimRef"])
+            return 409, {"message": "it has changed"}
+        return None
+
+    hosts.api.refuses = refuses
+    assert isinstance(scheduler.start(uid), Accepted)
+    assert given(hosts) == {"a": "disk", "b": None}

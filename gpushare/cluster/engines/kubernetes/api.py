@@ -47,6 +47,7 @@ OF_STORAGE = (DISK_CLAIMS, DISKS, DISK_CLASSES)
 """As those of Storage."""
 PATHS = (*OF_PODS, *OF_STORAGE)
 OF_NODES = ("metadata", "spec", "status")
+OF_DISKS = ("accessModes", "capacity", "claimRef", "nodeAffinity", "storageClassName", "volumeMode")
 
 
 class Api:
@@ -68,7 +69,9 @@ class Api:
         self.watched[WORKLOADS] = Watched(self.server, WORKLOADS, changed, optional=True)
         first, *others = POD_GROUPS
         self.watched[first] = Watched(self.server, first, changed, optional=True, others=others)
-        self.write = Writer(self.server, self.watched[PODS], self.watched[CLAIMS], self.watched[DISK_CLAIMS])
+        self.write = Writer(
+            self.server, self.watched[PODS], self.watched[CLAIMS], self.watched[DISK_CLAIMS], self.watched[DISKS]
+        )
         self.starter = Starter(self.write)
         self.threads = ThreadPoolExecutor(AT_ONCE, "start")
 
@@ -147,5 +150,6 @@ def _small(pod: dict[str, Any]) -> Thing:
 
 
 def _disk(volume: dict[str, Any]) -> Thing:
-    meta = {name: volume["metadata"].get(name) for name in ("name", "resourceVersion")}
-    return {"metadata": meta, "spec": {"nodeAffinity": (volume.get("spec") or {}).get("nodeAffinity")}}
+    meta = {name: volume["metadata"].get(name) for name in ("name", "resourceVersion", "labels", "deletionTimestamp")}
+    spec = {name: value for name, value in (volume.get("spec") or {}).items() if name in OF_DISKS}
+    return {"metadata": meta, "spec": spec, "status": {"phase": (volume.get("status") or {}).get("phase")}}

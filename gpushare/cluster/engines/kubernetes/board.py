@@ -17,7 +17,7 @@ from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
 from gpushare.cluster.engines.kubernetes.seats import Seat, Seats, Sitter
 from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
-from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
+from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage, Unmade
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
 from gpushare.cluster.model import Job
 from gpushare.errors import UsageError
@@ -156,11 +156,8 @@ class Due:
     """Its volumes are there, or may be made there."""
     blocks: Sequence[Sequence[Thing]] = ()
     """Of each of its claims, what its queue adds to the allocation."""
-
-    @property
-    def unmade(self) -> Sequence[Thing]:
-        """Claims of its volumes that are made only there."""
-        return self.member.asked.unmade if self.member.asked is not None else ()
+    unmade: Sequence[Unmade] | None = ()
+    """Claims of volumes that get these only there; None: too few are there."""
 
 
 @dataclass(slots=True)
@@ -379,7 +376,8 @@ class Board:
             return Due(member, mark, None)
         fits = member.asked is None or member.asked.wants.matches(kept.node.name, dict(kept.node.labels))
         devices = [kept.devices[gpu] for gpu in mark.gpus]
-        return Due(member, mark, devices, fits, self._blocks(member, devices))
+        unmade = volumes.on_node(member.asked.unmade if member.asked else (), kept.node.name, dict(kept.node.labels))
+        return Due(member, mark, devices, fits, self._blocks(member, devices), unmade)
 
     def _blocks(self, member: Member, devices: Sequence[Device]) -> Sequence[Sequence[Thing]]:
         """A whole GPU has no such limit, as with annotations."""

@@ -18,7 +18,7 @@ from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.needs import PLENTY, Needs
 
-__all__ = ["LOST", "Wants", "fits", "of", "told"]
+__all__ = ["LOST", "Wants", "fits", "matches_one", "of", "selects", "told"]
 
 LABEL = "what its pod says of nodes"
 """How the label begins where the allocator says that no node has it."""
@@ -50,7 +50,7 @@ class Wants:
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         """A node with that name and these labels, whatever its taints are."""
-        return all(any(_matches(name, labels, term) for term in terms) for terms in self.terms)
+        return all(matches_one(name, labels, terms) for terms in self.terms)
 
     @property
     def needs(self) -> Needs:
@@ -102,6 +102,18 @@ def _tolerates(toleration: Thing, taint: Thing) -> bool:
     if toleration.get("operator", "Equal") == "Exists":
         return toleration.get("key") in (None, "", taint.get("key"))
     return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def matches_one(name: str, labels: Mapping[str, str], terms: Iterable[Thing]) -> bool:
+    """One of the terms matches the node of that name with these labels."""
+    return any(_matches(name, labels, term) for term in terms)
+
+
+def selects(selector: Thing, labels: Mapping[str, str]) -> bool:
+    """A selector of labels, as claims of volumes have it; an empty one selects all."""
+    exactly = (selector.get("matchLabels") or {}).items()
+    said = selector.get("matchExpressions") or ()
+    return all(labels.get(key) == value for key, value in exactly) and all(_holds(one, labels) for one in said)
 
 
 def _matches(name: str, labels: Mapping[str, str], term: Thing) -> bool:

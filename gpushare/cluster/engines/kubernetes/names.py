@@ -10,6 +10,7 @@ __all__ = [
     "CLAIM",
     "CLAIMS",
     "CLASSES",
+    "DISK",
     "DISKS",
     "DISK_CLAIM",
     "DISK_CLAIMS",
@@ -51,6 +52,8 @@ CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 DISK_CLAIM = "/api/v1/namespaces/{}/persistentvolumeclaims/{}"
 DISK_CLAIMS = "/api/v1/persistentvolumeclaims"
+DISK = "/api/v1/persistentvolumes/{1}"
+"""They have no namespace: of a key, the name is enough."""
 DISKS = "/api/v1/persistentvolumes"
 DISK_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 QUEUES = "/apis/gpushare.dev/v1/queues"

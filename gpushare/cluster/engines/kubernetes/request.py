@@ -15,7 +15,7 @@ from gpushare.cluster.engines.kubernetes import fitting
 from gpushare.cluster.engines.kubernetes import volumes as of_volumes
 from gpushare.cluster.engines.kubernetes.allocation import Device, allocation
 from gpushare.cluster.engines.kubernetes.names import CHECKPOINT, PREEMPTIBLE, Key, Thing, of_pod
-from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage
+from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage, Unmade
 from gpushare.cluster.model import Selector, Tasks
 from gpushare.errors import QuantityError, UsageError
 from gpushare.kubernetes import claim as claims
@@ -53,8 +53,8 @@ class Asked:
     """That a node must have."""
     limits: tuple[Quantity | None, ...] = ()
     """Of each of its claims, as it says itself."""
-    unmade: tuple[Thing, ...] = ()
-    """Claims of volumes that are made where it runs."""
+    unmade: tuple[Unmade, ...] = ()
+    """Claims of volumes that get these where it runs."""
 
     @property
     def selector(self) -> Selector:

@@ -12,7 +12,6 @@ from gpushare.cluster.engines.kubernetes import writes
 from gpushare.cluster.engines.kubernetes.board import Due
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
-from gpushare.cluster.engines.kubernetes.volumes import told_node
 from gpushare.cluster.engines.seam import Accepted, Answer, Gone, Refused
 
 __all__ = ["FAILURES", "Starter"]
@@ -92,17 +91,21 @@ class Starter:
         which, now = (one.member.uid, one.mark.attempt), self.clock()
         if not one.fits:
             return Refused(f"its volumes are not where {one.mark.node} is")
+        if one.unmade is None:
+            return Refused("too few of its volumes are free there", one.mark.node)
         if not one.unmade:
             self.told.pop(which, None)
             return None
-        here = all(told_node(claim) == one.mark.node for claim in one.unmade)
+        here = all(claim.is_told(one.mark.node) for claim in one.unmade)
         if which in self.told and (not here or now > self.told[which] + MADE_WITHIN):
             return Refused("its volumes cannot be made there", one.mark.node)
         self.told.setdefault(which, now)
         if here:
             return None
         try:
-            self.write.make_volumes(one.member)
+            self.write.make_volumes(one.unmade, one.mark.node)
+        except writes.Taken as error:
+            return Refused(str(error), one.mark.node)
         except FAILURES as error:
             return Refused(str(error) or "a claim of its volumes is gone")
         return None

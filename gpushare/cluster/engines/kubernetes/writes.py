@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare.cluster.engines.kubernetes import local_volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, allocation, for_pod, reserved, results
 from gpushare.cluster.engines.kubernetes.board import Member
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.names import CLAIM, DISK_CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
-from gpushare.cluster.engines.kubernetes.volumes import NODE
+from gpushare.cluster.engines.kubernetes.names import CLAIM, DISK, DISK_CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.volumes import NODE, Unmade
 from gpushare.cluster.engines.seam import Deposed, Unanswered
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes import stored
 from gpushare.kubernetes.server import JSON, MERGE, STRATEGIC, Answer, Server
 
-__all__ = ["LONGEST", "Conflict", "Gone", "Refusal", "Writer"]
+__all__ = ["LONGEST", "Conflict", "Gone", "Refusal", "Taken", "Writer"]
 
 TRIES = 4
 CONFLICT, TOO_MANY = 409, 429
@@ -54,6 +55,10 @@ class Gone(Exception):
     """There is no such object any more."""
 
 
+class Taken(Exception):
+    """Somebody else was sooner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Each method may raise Unanswered, Refusal and Gone."""
@@ -62,6 +67,7 @@ class Writer:
     pods: Watched
     claims: Watched
     disk_claims: Watched
+    disks: Watched
 
     # ---- pods ------------------------------------------------------------------------------------------
 
@@ -237,11 +243,32 @@ class Writer:
 
     # ---- volumes ---------------------------------------------------------------------------------------
 
-    def make_volumes(self, member: Member) -> None:
-        """Its volumes that are made where it runs are to be made on the node of its mark."""
-        for claim in member.asked.unmade if member.asked is not None else ():
-            said = {"metadata": {"annotations": {NODE: member.mark.node}}}
-            self.disk_claims.put(self._ask("PATCH", DISK_CLAIM.format(*key_of(claim)), said, MERGE))
+    def make_volumes(self, unmade: Sequence[Unmade], node: str) -> None:
+        """Volumes are to be made on that node, or are given to their claims. Raises Taken where none is left."""
+        for one in unmade:
+            if one.is_told(node):
+                continue
+            if one.there is None:
+                said = {"metadata": {"annotations": {NODE: node}}}
+                self.disk_claims.put(self._ask("PATCH", DISK_CLAIM.format(*key_of(one.claim)), said, MERGE))
+            elif not any(self._give(volume, one.claim) for volume in one.there):
+                raise Taken("others have got the volumes that were free there")
+
+    def _give(self, volume: Thing, claim: Thing) -> bool:
+        """False: another claim has it, or it is gone."""
+        path = DISK.format(*key_of(volume))
+        try:
+            for _ in range(TRIES):
+                if local_volumes.claim_of(volume) is not None:
+                    return local_volumes.is_for(volume, claim)
+                try:
+                    volume = self._ask("PATCH", path, local_volumes.patch(volume, claim), MERGE)
+                except Conflict:
+                    volume = self._ask("GET", path)
+                self.disks.put(dict(volume))
+        except Gone:
+            return False
+        raise Unanswered(f"volume {volume['metadata']['name']} changes all the time")
 
     # ---- words -----------------------------------------------------------------------------------------
 
