@@ -12,8 +12,10 @@ from all that the file has.
 
     useful     work that was not lost in the end, by all GPU time until the last job has come
     delay      minutes from arrival to end beyond the work itself: all jobs, mean and 95th percentile; jobs of 32 GPUs
-    owed       minutes that a job waits while its queue's quota has room for it and for all before it: the longest
-    evicted    evictions per job; the most of one job within a day
+    owed       minutes that a job waits while its queue's quota has room for it and for all before it: the longest;
+               and of these those in which stops that the guarantee allows would have made room (over_time_judge.py)
+    evicted    evictions per job; the most of one job within a day, and how often a job was evicted for the fourth time
+               or more in a day because no plan could do without
     needless   evictions although the job that took fits on GPUs that were idle before and after
     undone     starts that were undone within a minute
     lost       work that stops have cost, and moves, by all GPU time until the last job has come
@@ -31,9 +33,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from over_time_bounds import ceiling, foreseen
+from over_time_bounds import ceiling, foreseen, kept
 from over_time_picture import bars
-from over_time_schedulers import Backfill, Gpushare, Reclaim
+from over_time_schedulers import Backfill, Durations, Gpushare, Reclaim
 from over_time_traces import GENERATORS, MINUTE, Trace, bursty, with_checkpoints
 from over_time_world import Scheduler, World, figures, mean
 
@@ -44,6 +46,7 @@ SCHEDULERS: dict[str, Callable[[World], Scheduler]] = {
     "quota_first": lambda world: Backfill(world, quota_first=True),
     "reclaim": Reclaim,
     "kai": lambda world: Reclaim(world, fair=True),
+    "durations": Durations,
     "gpushare": Gpushare,
     "at_once": lambda world: Gpushare(world, Policy(patience=0.0)),
     "no_reservations": lambda world: Gpushare(world, Policy(reserve_after=None)),
@@ -51,6 +54,8 @@ SCHEDULERS: dict[str, Callable[[World], Scheduler]] = {
 }
 """`at_once` is the allocator that stops anybody for fair shares at once. The last two are the allocator
 without reservations, and with neither these nor moves."""
+SIMPLE = ("fifo", "quota_first", "reclaim", "kai", "durations")
+"""Of these it is not asked what they could have done instead."""
 BOUNDS = ("foreseen",)
 CHECKPOINTS = {"none": None, "30m": 30 * MINUTE}
 LOADS = (0.8, 1.0, 1.2)
@@ -89,8 +94,8 @@ def games(generators: list[str], seeds: int, loads: list[float], schedulers: lis
 
 def play(trace: Trace, scheduler: str) -> Figures:
     if scheduler == "foreseen":
-        return {**foreseen(trace), "ceiling": ceiling(trace)}
-    world = World(trace)
+        return {**foreseen(trace), "ceiling": ceiling(trace), "kept": kept(trace)}
+    world = World(trace, judged=scheduler not in SIMPLE)
     began = time.process_time()
     world.play(SCHEDULERS[scheduler](world))
     deciding = time.process_time() - began
@@ -115,8 +120,8 @@ def run(wanted: list[Game], known: dict[str, Figures], file: Path | None, second
 # ---- the table ----------------------------------------------------------------------------------------
 
 HEAD = (
-    f"{'':13} {'useful':>7} {'delay':>7} {'p95':>7} {'of 32':>7} {'owed':>7} {'evicted':>8} {'a day':>6}"
-    f" {'needless':>8} {'undone':>7} {'moves':>7} {'lost':>6} {'by moves':>8}"
+    f"{'':13} {'useful':>7} {'delay':>7} {'p95':>7} {'of 32':>7} {'owed':>7} {'could':>6} {'evicted':>8} {'a day':>6}"
+    f" {'forced':>6} {'needless':>8} {'undone':>7} {'moves':>7} {'lost':>6} {'by moves':>8}"
 )
 
 
@@ -158,14 +163,18 @@ def line(scheduler: str, found: list[Figures]) -> str:
     if scheduler in BOUNDS:
         return (
             f"{scheduler:13} {average(found, 'useful'):7.1%} {delay:7.0f} {p95:7.0f} {gangs:7.0f}"
-            f"   no schedule has more than {average(found, 'ceiling'):.1%}"
+            f"   no schedule has more than {average(found, 'ceiling'):.1%}; without checkpoints, if owners start as on"
+            f" GPUs of their own, {average(found, 'kept'):.1%}"
         )
     cost = average(found, "lost"), average(found, "lost_by_moves")
     hours = average(found, "gpu_hours")
+    judged = "", ""
+    if scheduler not in SIMPLE:
+        judged = f"{worst(found, 'owed', 'neglected') / MINUTE:.0f}", f"{sum(one['forced'] for one in found)}"
     return (
         f"{scheduler:13} {average(found, 'useful'):7.1%} {delay:7.0f} {p95:7.0f} {gangs:7.0f}"
-        f" {worst(found, 'owed', 'max') / MINUTE:7.0f} {average(found, 'evictions_per_job'):8.2f}"
-        f" {worst(found, 'evictions_of_one_in_a_day'):6.0f} {average(found, 'needless'):8.1f}"
+        f" {worst(found, 'owed', 'max') / MINUTE:7.0f} {judged[0]:>6} {average(found, 'evictions_per_job'):8.2f}"
+        f" {worst(found, 'evictions_of_one_in_a_day'):6.0f} {judged[1]:>6} {average(found, 'needless'):8.1f}"
         f" {average(found, 'undone'):7.1f} {average(found, 'moves'):7.1f}"
         f" {cost[0] / hours:6.1%} {cost[1] / hours:8.1%}"
     )
@@ -224,6 +233,11 @@ def wanted_bars(known: dict[str, Figures]) -> Iterator[Bar]:
         if gangs[0] == gangs[0] and gangs[1] > 0:
             yield Bar(at + "delay of jobs of 32 GPUs by FIFO's", gangs[0] / gangs[1], 1.0, False)
         yield Bar(at + "most evictions of a job within a day", worst(ours, "evictions_of_one_in_a_day"), 3, False)
+        if all("neglected" in one["owed"] for one in ours):
+            chosen = worst(ours, "unforced_of_one_in_a_day")
+            yield Bar(at + "the same, without those that no plan could do without", chosen, 3, False)
+            neglected = worst(ours, "owed", "neglected") / MINUTE
+            yield Bar(at + "longest owed wait while a plan existed, minutes", neglected, PROMISE / MINUTE, False)
         yield Bar(at + "needless evictions", worst(ours, "needless"), 0, False)
         owed = worst(ours, "owed", "max_of_one_node") / MINUTE
         yield Bar(at + "longest owed wait of a job on one node, minutes", owed, PROMISE / MINUTE, False)
@@ -233,7 +247,7 @@ def wanted_bars(known: dict[str, Figures]) -> Iterator[Bar]:
 
 
 def pictures(known: dict[str, Figures], folder: Path) -> None:
-    names = [name for name in ("fifo", "quota_first", "reclaim", "kai", "gpushare", "foreseen") if any_of(known, name)]
+    names = [name for name in (*SIMPLE, "gpushare", "foreseen") if any_of(known, name)]
     for checkpoints in CHECKPOINTS:
         groups = [(kind, load) for kind, how, load in kinds(known) if how == checkpoints]
         if not groups:

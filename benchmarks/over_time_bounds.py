@@ -3,21 +3,25 @@
 ceiling   no schedule at all does more useful work: GPUs are counted without nodes, work is fluid, nothing is lost.
           Until any moment t no job can have done more than its size times the time since its arrival, and after t
           all GPUs together no more than all the time
-foreseen  a schedule that stops nobody and keeps the guarantee: each job starts no later than it would on GPUs of
-          its queue's own, as many as its quota. A job borrows only where it ends before these are needed. GPUs are
-          counted without nodes; that is the relaxation
+kept      the same for all schedules without checkpoints that keep the guarantee: each job starts no later than GRACE
+          after it would on GPUs of its queue's own, as many as its quota. So some jobs surely run at some times, and a
+          job larger than its quota cannot begin before so many GPUs are left for as long as it runs
+foreseen  not a bound, but a schedule that nothing but knowledge of all arrivals allows: it stops nobody and keeps the
+          guarantee without GRACE. A job borrows only where it ends before the GPUs are needed. GPUs are counted
+          without nodes
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from over_time_traces import Job, Trace
+from over_time_traces import MINUTE, Job, Trace
 from over_time_world import EDGE, high, mean
 
 PASSES = 2
+GRACE = 15 * MINUTE
 
 Figures = dict[str, Any]
 
@@ -57,14 +61,29 @@ class Profile:
             index = ahead
 
 
-def ceiling(trace: Trace) -> float:
-    """The part of the GPU time until the last arrival that no schedule exceeds."""
+def ceiling(trace: Trace, earliest: Mapping[str, float] | None = None) -> float:
+    """The part of the GPU time until the last arrival that no schedule exceeds in which no job starts before its
+    arrival, or before `earliest`."""
     total = trace.capacity * trace.until
+    begins = [(job, job.arrival if earliest is None else earliest[job.name]) for job in trace.jobs]
     best = float(total)
-    for cut in [trace.until, *(job.arrival for job in trace.jobs)]:
-        before = sum(job.size * min(job.work, cut - job.arrival) for job in trace.jobs if job.arrival < cut)
+    for cut in [trace.until, *(begin for _, begin in begins if begin < trace.until)]:
+        before = sum(job.size * min(job.work, cut - begin) for job, begin in begins if begin < cut)
         best = min(best, before + trace.capacity * (trace.until - cut))
     return best / total
+
+
+def kept(trace: Trace) -> float:
+    """The same of the schedules that keep the guarantee; without checkpoints, so the last run of a job is whole."""
+    own, sure = own_starts(trace), Profile(trace.capacity)
+    for job in trace.jobs:
+        if job.name in own and own[job.name] + GRACE < job.arrival + job.work:
+            sure.add(own[job.name] + GRACE, job.arrival + job.work, -job.size)
+    earliest = {
+        job.name: job.arrival if job.name in own else sure.earliest(job.arrival, job.size, job.work)
+        for job in trace.jobs
+    }
+    return ceiling(trace, earliest)
 
 
 def own_starts(trace: Trace) -> dict[str, float]:

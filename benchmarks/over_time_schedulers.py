@@ -6,6 +6,9 @@ reclaim      a job within its queue's quota takes at once from queues above thei
              queue that holds the least of its quota comes first, and nothing is kept for anybody
 kai          the same, and a job within its queue's fair share takes from queues above theirs, too: the rules of
              KAI-Scheduler (its strategies GuaranteeDeservedQuota and MaintainFairShare)
+durations    it knows how long each job runs that has come, but not what comes: a job within quota takes at once from
+             queues above theirs, from who loses the least work; of the others the largest start first, of these the
+             shortest
 gpushare     the allocator
 """
 
@@ -105,6 +108,9 @@ def reservation(job: Job, free: list[int], ends: list[tuple[float, Job, Counted]
 class Reclaim:
     """At once from queues above quota, the newest jobs first; `fair`: for fair shares, too."""
 
+    dearest_stay = False
+    """Of those that turn out not to be needed, those taken last stay first; otherwise those taken first."""
+
     def __init__(self, world: World, *, fair: bool = False) -> None:
         self.world = world
         self.fair = fair
@@ -157,6 +163,10 @@ class Reclaim:
             else:
                 return commands
 
+    def _first(self, victim: Job, *_: Job) -> tuple[float, ...]:
+        """The smaller, the earlier it is taken; the other is the job for which."""
+        return (-victim.arrival,)
+
     def _victims(
         self,
         job: Job,
@@ -171,7 +181,7 @@ class Reclaim:
         left, after = list(free), dict(held)
         by_quota = right is self.world.trace.quotas
         taken: list[Job] = []
-        for victim in sorted((one for one, _ in running.values()), key=lambda one: (-one.arrival, one.name)):
+        for victim in sorted((one for one, _ in running.values()), key=lambda one: (*self._first(one, job), one.name)):
             above = after[victim.queue] - right[victim.queue]
             if victim.queue == job.queue or above < (EDGE if by_quota else victim.size):
                 continue
@@ -183,7 +193,7 @@ class Reclaim:
                 break
         else:
             return []
-        for victim in list(taken):
+        for victim in taken[::-1] if self.dearest_stay else list(taken):
             without = list(left)
             for node in running[victim.name][1]:
                 without[node] -= 1
@@ -191,6 +201,47 @@ class Reclaim:
                 left = without
                 taken.remove(victim)
         return taken
+
+
+class Durations(Reclaim):
+    """What knowledge of durations brings."""
+
+    dearest_stay = True
+
+    def decide(self, now: float, *_: object) -> list[Command]:
+        world, quotas = self.world, self.world.trace.quotas
+        free = [len(one) for one in world.free]
+        held = dict(world.held)
+        running = {name: (one.job, [node for node, _ in one.places]) for name, one in world.running.items()}
+        self.loss = {name: one.job.size * (one.worked(now) - one.safe(now)) for name, one in world.running.items()}
+        commands: list[Command] = []
+
+        def start(job: Job) -> None:
+            nodes = place(job, free)
+            if nodes is not None:
+                for node in nodes:
+                    free[node] -= job.gpus
+                held[job.queue] += job.size
+                commands.append(Start(job.name, nodes))
+
+        others = []
+        for job in world.waiting.values():
+            if held[job.queue] + job.size > quotas[job.queue]:
+                others.append(job)
+                continue
+            for victim in [] if fits(job, free) else self._victims(job, quotas, free, held, running):
+                for node in running.pop(victim.name)[1]:
+                    free[node] += 1
+                held[victim.queue] -= victim.size
+                commands.append(Stop(victim.name, job.name))
+            start(job)
+        for job in sorted(others, key=lambda one: (-one.size, remaining(world, one))):
+            start(job)
+        return commands
+
+    def _first(self, victim: Job, *takers: Job) -> tuple[float, ...]:
+        (taker,) = takers
+        return self.loss[victim.name] / min(taker.size, victim.size), -victim.arrival
 
 
 def fair_shares(world: World) -> dict[str, float]:
@@ -260,4 +311,4 @@ def where(places: Sequence[model.Place]) -> tuple[tuple[int, ...], tuple[tuple[i
     return tuple(int(one.node) for one in places), tuple(one.gpus for one in places)
 
 
-__all__ = ["Backfill", "Gpushare", "Reclaim"]
+__all__ = ["Backfill", "Durations", "Gpushare", "Reclaim"]

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from over_time_judge import Picture, plan
 from over_time_traces import DAY, NODE, Job, Trace
 
 RESTORE = 60.0
 """Seconds in which a job reads its last checkpoint."""
 SOON = 60.0
 """Seconds: a start that is undone sooner was of no use."""
+OFTEN = 3
+"""Nobody should be evicted more often within a day."""
 EDGE = 1e-6
 
 
@@ -91,7 +94,11 @@ class Book:
     started: float | None = None
     owed: float = 0.0
     """Seconds that it waited while its queue held less than its quota, enough for it."""
+    neglected: float = 0.0
+    """Of it those in which stops that the guarantee allows would have made room (over_time_judge.py)."""
     evictions: list[float] = field(default_factory=list)
+    forced: list[float] = field(default_factory=list)
+    """Of these those beyond OFTEN in a day that every plan for the taker needs."""
     moves: int = 0
     lost: float = 0.0
     """GPU seconds of work lost by stops."""
@@ -104,8 +111,10 @@ class Book:
 
 
 class World:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, judged: bool = False) -> None:
         self.trace = trace
+        self.judged = judged
+        """Is it asked for each owed wait and each eviction beyond OFTEN whether there was something better?"""
         self.now = 0.0
         self.free: list[set[int]] = [set(range(NODE)) for _ in range(trace.nodes)]
         self.books = {job.name: Book(job) for job in trace.jobs}
@@ -156,7 +165,10 @@ class World:
 
     def _pass(self, now: float) -> None:
         for name in self._owed:
-            self.books[name].owed += now - self.now
+            book = self.books[name]
+            book.owed += now - self.now
+            if self.judged and now - self.now > EDGE and plan(self._picture(now), book.job) is not None:
+                book.neglected += now - self.now
         self.now = now
 
     def _claims(self) -> list[str]:
@@ -170,10 +182,54 @@ class World:
                     found.append(job.name)
         return found
 
+    # ---- what could have been done instead --------------------------------------------------------------
+
+    def _picture(self, now: float) -> Picture:
+        picture = Picture(self.trace.quotas, [len(one) for one in self.free])
+        for name, one in self.running.items():
+            picture.running[name] = one.job, Counter(node for node, _ in one.places)
+        picture.fresh = {name for name, one in self.running.items() if one.since == now}
+        return picture
+
+    def _often(self, name: str) -> bool:
+        return sum(at // DAY == self.now // DAY for at in self.books[name].evictions) >= OFTEN
+
+    def _judge(self, commands: list[Command]) -> None:
+        """Note the evictions beyond OFTEN that no plan for their taker could do without. What was commanded before is
+        done by then; the victims of one taker are one plan."""
+        often = [one for one in commands if isinstance(one, Stop) and self._often(one.job)]
+        if not often:
+            return
+        picture = self._picture(self.now)
+        forced: dict[str, bool] = {}
+        for command in commands:
+            if isinstance(command, Start):
+                picture.start(self.books[command.job].job, command.nodes)
+                continue
+            if isinstance(command, Stop) and command.taker not in forced:
+                wanted = any(one.taker == command.taker for one in often)
+                forced[command.taker] = wanted and self._needs_often(command.taker, picture)
+            picture.stop(command.job)
+            if isinstance(command, Move):
+                picture.start(self.books[command.job].job, command.nodes)
+        for stop in often:
+            if forced[stop.taker]:
+                self.books[stop.job].forced.append(self.now)
+
+    def _needs_often(self, taker: str, picture: Picture) -> bool:
+        if taker not in self.books:
+            return False
+        job = self.books[taker].job
+        if picture.held(job.queue) + job.size > self.trace.quotas[job.queue]:
+            return False
+        return plan(picture, job, {name for name in picture.running if self._often(name)}) is None
+
     # ---- commands ---------------------------------------------------------------------------------------
 
     def _obey(self, commands: list[Command]) -> list[str]:
         """Carry them out; the jobs that run now and did not before, or not there."""
+        if self.judged:
+            self._judge(commands)
         idle = [set(free) for free in self.free]
         fresh: dict[str, None] = {}
         takers = []
@@ -291,6 +347,10 @@ def delays(books: Sequence[Book]) -> dict[str, float]:
     return {"jobs": len(found), "mean": mean(found), "p95": high(found)}
 
 
+def most_in_a_day(times: Iterable[float]) -> int:
+    return max(Counter(time // DAY for time in times).values(), default=0)
+
+
 def figures(world: World) -> dict[str, object]:
     """The books in numbers; times in seconds, GPU time in GPU hours."""
     trace, books = world.trace, list(world.books.values())
@@ -304,9 +364,6 @@ def figures(world: World) -> dict[str, object]:
         by_size[str(book.job.size)].append(book)
         by_queue[book.job.queue].append(book)
     claims = [book for book in books if book.job.size <= trace.quotas[book.job.queue]]
-    of_a_day = [
-        most for book in books if book.evictions for most in [max(Counter(t // DAY for t in book.evictions).values())]
-    ]
     return {
         "useful": useful / window,
         "gpu_hours": window / 3600,
@@ -320,11 +377,14 @@ def figures(world: World) -> dict[str, object]:
             "max": max(book.owed for book in claims),
             "max_of_one_node": max(book.owed for book in claims if book.job.tasks == 1),
             "over_a_minute": sum(book.owed > SOON for book in claims) / len(claims),
+            "neglected": max(book.neglected for book in claims),
         },
         "evictions": sum(len(book.evictions) for book in books),
         "evictions_per_job": sum(len(book.evictions) for book in books) / len(books),
         "evictions_of_one": max(len(book.evictions) for book in books),
-        "evictions_of_one_in_a_day": max(of_a_day, default=0),
+        "evictions_of_one_in_a_day": max(most_in_a_day(book.evictions) for book in books),
+        "unforced_of_one_in_a_day": max(most_in_a_day(set(book.evictions) - set(book.forced)) for book in books),
+        "forced": sum(len(book.forced) for book in books),
         "needless": world.needless,
         "undone": sum(book.undone for book in books),
         "moves": sum(book.moves for book in books),

@@ -91,6 +91,7 @@ class JobState:
         "charge",
         "cls",
         "demand",
+        "disturbed",
         "evicted_in",
         "evictions",
         "failures",
@@ -137,6 +138,8 @@ class JobState:
         """The turn in which it lost its last place: it may not take from others in the same turn."""
         self.evictions = 0
         """How often all of it was stopped for others."""
+        self.disturbed: tuple[float, ...] = ()
+        """When, the last OFTEN times."""
         self.failures = 0
         """Starts that failed since one worked."""
         self.seen: dict[tuple[int, int], None] = NOTHING_SEEN

@@ -132,10 +132,15 @@ def line_of(turn: Turn, leaf: QueueState, most: float, charge: int, *, gently: b
     line: Line | None = turn.lines.get(key)
     if line is None or line.changes != leaf.changes or line.share != leaf.share:
         price = Price(turn, most, charge, gently=gently)
-        classes = sorted([cls for cls in leaf.classes.values() if cls.preemptible and cls.running], key=_priority)
-        levels = [list(some) for _, some in groupby(classes, key=_priority)]
-        line = turn.lines[key] = Line(leaf, price, _in_line(levels, price, price.may_go))
+        classes = [cls for cls in leaf.classes.values() if cls.preemptible and cls.running]
+        line = turn.lines[key] = line_by_priority(price, leaf, classes)
     return line
+
+
+def line_by_priority(price: Price, leaf: QueueState, classes: Iterable[JobClass]) -> Line:
+    """The same of these classes alone. It is not kept."""
+    levels = [list(some) for _, some in groupby(sorted(classes, key=_priority), key=_priority)]
+    return Line(leaf, price, _in_line(levels, price, price.may_go))
 
 
 def line_among(price: Price, leaf: QueueState, classes: Sequence[JobClass], may_go: Callable[[JobState], bool]) -> Line:

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpushare.cluster.candidates import Bounds, Unit, within
-from gpushare.cluster.jobs import JobState
+from gpushare.cluster.candidates import Bounds, Candidate, Unit, within
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.placement import forbidden
 from gpushare.cluster.queues import QueueState
 
@@ -46,6 +46,35 @@ def holds(
             rise = gain(before, [queue, *others], job, charge, taken)
             if rise <= (0, 0) and not (in_quota and rise[0] == 0 and not any(map(_can_return, victims))):
                 return False
+    return True
+
+
+def harmless(cls: JobClass, charge: int, candidates: Sequence[Candidate], bounds: Bounds) -> list[Candidate]:
+    """Without the classes of which one job alone lowers PhiD by more than the taker raises it: no answer that has such
+    a job holds. A queue above its quota by its oversized jobs has them."""
+    found = []
+    for one in candidates:
+        may_go = [victim for victim in one.classes if _made_good(cls, charge, victim, bounds)]
+        if len(may_go) == len(one.classes):
+            found.append(one)
+        elif may_go:
+            found.append(Candidate(one.group, one.queue, may_go, whole=False))
+    return found
+
+
+def _made_good(cls: JobClass, charge: int, victim: JobClass, bounds: Bounds) -> bool:
+    if victim.shape.elastic or victim.shape.rungs > 1:
+        return True  # what goes may be less than `charge`
+    for mine, _, _ in bounds.ceilings:
+        other = next((one for one in victim.queue.path if one.parent is mine.parent), mine)
+        if other is mine or other.quota is None or mine.quota is None or victim.charge > other.quota:
+            continue
+        held = other.allocated - oversized(other, other.quota)
+        loss = min(held, other.quota) - (held - victim.charge)
+        own = mine.allocated - oversized(mine, mine.quota)
+        comes = 0 if cls.charge > mine.quota else charge
+        if loss > min(own + comes, mine.quota) - min(own, mine.quota):
+            return False
     return True
 
 

@@ -33,6 +33,11 @@ SPARED = 2
 
 HOUR = 3600.0
 
+OFTEN = 3
+"""A job that was evicted so many times within a day goes last until the first of them is a day ago."""
+
+DAY = 86400.0
+
 LITTLE = HOUR
 """Lost work, in seconds for each GPU that the waiting job gets: a share may cost so much at once."""
 
@@ -40,6 +45,9 @@ BANDS = tuple([4**power * HOUR for power in range(7)])
 """Lost work, in seconds for each GPU that the waiting job gets. Jobs that lose more than one of these bounds are
 stopped only if those that lose less are not enough. So ten jobs that began minutes ago go before one that has run for
 days."""
+
+LAST = 1000 * BANDS[-1]
+"""Seconds of lost work, more than any job loses."""
 
 
 class How(IntEnum):
@@ -107,8 +115,8 @@ def price(job: JobState, policy: Policy, now: float) -> tuple[float, int, int]:
     and its age; the newest job costs the least.
 
     The work since the start or the last checkpoint is lost. If the job was evicted before and is still protected, the
-    rest of that time counts as well, SPARED times. Protection only adds to the price: if it forbade stops, jobs that
-    are evicted often could keep a queue from its share."""
+    rest of that time counts as well, SPARED times. Who was evicted OFTEN within a day goes after all others. Both only
+    add to the price: if they forbade stops, jobs that are evicted often could keep a queue from its share."""
     worked = max(0.0, now - job.since)
     every = job.job.checkpoint_every
     if every is not None:
@@ -116,6 +124,8 @@ def price(job: JobState, policy: Policy, now: float) -> tuple[float, int, int]:
     if job.evictions:
         times: int = GROWTH ** (min(job.evictions, 20) - 1)
         worked += SPARED * max(0.0, job.since + policy.protect * times - now)
+        if policy.protect and len(job.disturbed) == OFTEN and now < job.disturbed[0] + DAY:
+            worked += LAST
     return worked * job.charge, job.evictions, -job.seq
 
 

@@ -73,6 +73,7 @@ class KeptJob:
     reason: Reason = THERE_IS_ROOM
     seen: tuple[tuple[int, int], ...] = ()
     evictions: int = 0
+    disturbed: tuple[float, ...] = ()
     failures: int = 0
     spared: float | None = None
     held: bool = False
@@ -177,6 +178,7 @@ def _job(job: JobState) -> KeptJob:
         reason=job.reason,
         seen=tuple(sorted(job.seen)),
         evictions=job.evictions,
+        disturbed=job.disturbed,
         failures=job.failures,
         spared=_moment(job.spared),
         held=job.until == FOREVER,
@@ -259,7 +261,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     job = JobState(one.job, one.seq, queue, cls, one.since)
     job.changed, job.attempt, job.rung = one.changed, one.attempt, one.rung
     job.backfill, job.reason = one.backfill, one.reason
-    job.evictions, job.failures = one.evictions, one.failures
+    job.evictions, job.disturbed, job.failures = one.evictions, one.disturbed, one.failures
     job.spared = -FOREVER if one.spared is None else one.spared
     if one.seen:
         job.seen = dict.fromkeys(one.seen)

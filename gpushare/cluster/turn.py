@@ -31,7 +31,7 @@ from gpushare.cluster.model import (
 )
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
-from gpushare.cluster.rules import Barrier, How, barrier, guarded_until
+from gpushare.cluster.rules import OFTEN, Barrier, How, barrier, guarded_until
 from gpushare.cluster.sizes import note_sizes
 from gpushare.cluster.state import State
 from gpushare.cluster.watch import OVER
@@ -202,6 +202,7 @@ class Turn:
             state = self.state
             state.delist(job.cls.running, job.run)
             state.journal.set(job, "evictions", job.evictions + 1)
+            state.journal.set(job, "disturbed", (*job.disturbed, self.now)[-OFTEN:])
             state.enlist(job.cls.running, job.run)
         self.out.append(Preempt(job.job.id, job.attempt, tuple(sorted(places)), whole, for_job, reason))
         self.after_loss(job, reason)

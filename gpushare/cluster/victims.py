@@ -41,11 +41,11 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_of
+from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_by_priority, line_of
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
-from gpushare.cluster.proof import holds
+from gpushare.cluster.proof import harmless, holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import BANDS, How, claims_share_from
@@ -124,9 +124,11 @@ class Stopping(Search):
 
     def _line(self, one: Candidate, most: float) -> Line:
         only, turn = self.only, self.turn
-        if only is None:
+        if only is None and one.whole:
             return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently)
-        price = Price(turn, most, self.gang.charge)
+        price = Price(turn, most, self.gang.charge, gently=self.gently)
+        if only is None:
+            return line_by_priority(price, one.queue, one.classes)
         return line_among(
             price, one.queue, one.classes, lambda job: job.seq in only and allows(turn, job, How.GIVE_WAY)
         )
@@ -373,6 +375,7 @@ def reclaim(turn: Turn, gang: Gang, *, reserved: bool) -> Search | None:
             break  # that was tried
         everywhere = reserved and in_quota
         nodes = state.space.mask(job.cls.shape.selector) if everywhere else allowed_nodes(state, job)
+        candidates = harmless(job.cls, gang.charge, candidates, bounds)
         found = _stop(turn, gang, nodes, candidates, bounds, gently=patient and shares)
         if found is not None:
             return found

@@ -343,7 +343,7 @@ def dump(state: State) -> dict[str, Any]:
             (
                 *(one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill),
                 *(one.charge, one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted)),
-                *(sorted(one.seen), one.evictions, one.failures, one.spared, one.until),
+                *(sorted(one.seen), one.evictions, one.disturbed, one.failures, one.spared, one.until),
             )
             for _, one in sorted(state.by_seq.items())
         ],

@@ -18,6 +18,7 @@ sys.path.insert(0, str(FOLDER))
 import over_time  # noqa: E402
 import over_time_bounds  # noqa: E402
 import over_time_schedulers  # noqa: E402
+from over_time_judge import Picture, plan  # noqa: E402
 from over_time_picture import bars  # noqa: E402
 from over_time_traces import GENERATORS, HOUR, NODE, Job, Trace, bursty, with_checkpoints  # noqa: E402
 from over_time_world import RESTORE, Move, Start, Stop, World, figures, fits, place  # noqa: E402
@@ -143,6 +144,94 @@ def test_a_place_is_the_fullest_node_that_has_room() -> None:
     assert not fits(job("j", gpus=8), [7, 7])
 
 
+# ---- what could have been done instead ------------------------------------------------------------------
+
+
+def picture(of: Trace, **where: tuple[int, ...]) -> Picture:
+    """Who runs on which nodes, a number for each task."""
+    found = Picture(of.quotas, [NODE] * of.nodes)
+    for one in of.jobs:
+        if one.name in where:
+            found.start(one, where[one.name])
+    found.fresh.clear()
+    return found
+
+
+def test_a_plan_takes_from_queues_above_quota_alone() -> None:
+    jobs = [job("more", gpus=8), job("rest", gpus=4), job("theirs", "b", gpus=4), job("own", "c", gpus=4)]
+    of = trace(*jobs, a=8, b=4, c=4)
+    assert plan(picture(of, more=(0,), rest=(1,), theirs=(1,)), of.jobs[3]) in (["more"], ["rest"])
+    assert plan(picture(of, more=(0,), rest=(1,), theirs=(1,)), of.jobs[3], {"more", "rest"}) is None
+    assert plan(picture(of, more=(0,), theirs=(1,)), of.jobs[3]) == [], "there is room"
+    full = trace(*jobs, a=12, b=4, c=4)
+    assert plan(picture(full, more=(0,), rest=(1,), theirs=(1,)), jobs[3]) is None, "nobody is above its quota"
+
+
+def test_a_plan_may_not_cost_more_of_quotas_than_it_brings() -> None:
+    """a holds 12 of 9: without `small` it is 1 below, without `large` 5."""
+    jobs = [
+        job("large", gpus=8),
+        job("small", gpus=4),
+        job("one", "b", gpus=1),
+        job("four", "b"),
+        job("b8", "b", gpus=8),
+    ]
+    of = trace(*jobs, a=9, b=8)
+    where = picture(of, large=(0,), small=(1,))
+    assert plan(where, jobs[2]) == []
+    assert plan(where, jobs[4], {"small"}) == ["large"]
+    assert plan(where, jobs[4], {"large"}) == ["small"]
+    tight = trace(*jobs, job("more", "b", gpus=4), a=9, b=8)
+    assert plan(picture(tight, large=(0,), small=(1,), more=(1,)), jobs[2]) is None
+    oversized = trace(*jobs, job("more", "b", gpus=4), a=7, b=8)
+    assert plan(picture(oversized, large=(0,), small=(1,), more=(1,)), jobs[2]) == ["large"], (
+        "it is not in quota at all"
+    )
+
+
+def test_who_has_just_started_is_in_no_plan() -> None:
+    of = trace(job("more", gpus=8), job("own", "b", gpus=8), job("fill", "b", gpus=8), a=4, b=16)
+    where = picture(of, more=(0,), fill=(1,))
+    assert plan(where, of.jobs[1]) == ["more"]
+    where.fresh.add("more")
+    assert plan(where, of.jobs[1]) is None
+
+
+def judged(of: Trace, script: Script) -> World:
+    world = World(of, judged=True)
+    world.play(script)
+    return world
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_fourth_eviction_in_a_day_is_forced_if_nobody_else_could_go(other: bool) -> None:
+    jobs = [job("often", gpus=8, work=5000.0)]
+    jobs += [job(f"own-{n}", "b", arrival=100.0 * n, gpus=8, work=50.0) for n in range(1, 5)]
+    jobs[1:1] = [job("beside", "a" if other else "b", gpus=8, work=5000.0)]
+    script = Script(t0=[Start("often", (0,)), Start("beside", (1,))])
+    for n in range(1, 5):
+        script.at[100.0 * n] = [Stop("often", f"own-{n}"), Start(f"own-{n}", (0,))]
+        script.at[100.0 * n + 60.0] = [Start("often", (0,))]
+    found = figures(judged(trace(*jobs, a=4, b=16), script))
+    assert found["evictions_of_one_in_a_day"] == 4
+    assert (found["forced"], found["unforced_of_one_in_a_day"]) == ((0, 4) if other else (1, 3))
+
+
+def test_an_owed_wait_is_neglect_only_while_there_is_a_plan() -> None:
+    """At first `fill` is on the other node; later `other` is, which the owner may stop."""
+    jobs = [
+        job("fill", "b", gpus=8, work=300.0),
+        job("base", "c", gpus=8, work=1000.0),
+        job("own", "b", arrival=100.0, gpus=8),
+    ]
+    jobs.append(job("other", gpus=8, arrival=300.0, work=500.0))
+    script = Script(
+        t0=[Start("fill", (0,)), Start("base", (1,))], t300=[Start("other", (0,))], t800=[Start("own", (0,))]
+    )
+    book = judged(trace(*jobs, a=4, b=16, c=8), script).books["own"]
+    assert (book.owed, book.neglected) == (700, 500)
+
+
 # ---- who decides --------------------------------------------------------------------------------------
 
 
@@ -211,6 +300,19 @@ def test_fair_shares_divide_what_is_left_over_by_quota() -> None:
     assert over_time_schedulers.fair_shares(world) == {"a": 8, "b": 2, "c": 0}
 
 
+def test_who_knows_durations_stops_who_loses_least_and_starts_the_largest_first() -> None:
+    jobs = [job("old"), job("wide", gpus=8, arrival=1.0, work=3000.0), job("new", arrival=200.0, work=2000.0)]
+    jobs.append(job("own", "b", arrival=210.0))
+    world = played(trace(*jobs, a=4, b=8), over_time_schedulers.Durations)
+    assert [name for name, book in world.books.items() if book.evictions] == ["new"]
+    assert world.books["own"].started == 210
+    waits = [job("base", tasks=2, gpus=8), job("long", arrival=1.0, work=900.0), job("short", arrival=2.0, work=100.0)]
+    waits.append(job("large", gpus=8, arrival=3.0))
+    waits.append(job("later", gpus=8, arrival=4.0, work=500.0))
+    books = played(trace(*waits, a=1, b=8), over_time_schedulers.Durations).books
+    assert [books[name].started for name in ("large", "later", "short")] == [1000, 1000, 1500]
+
+
 def test_the_allocator_plays_by_the_books() -> None:
     of = with_checkpoints(bursty(2, 1.0, jobs=60), 600.0)
     world = played(of, over_time_schedulers.Gpushare)
@@ -259,6 +361,16 @@ def test_the_ceiling_counts_what_cannot_have_been_done() -> None:
     assert over_time_bounds.ceiling(trace(late)) == pytest.approx(8 * 500 / (16 * 2000))
     crowd = [job(f"j{n}", work=4000.0, gpus=8) for n in range(5)]
     assert over_time_bounds.ceiling(trace(*crowd)) == 1
+
+
+def test_a_job_above_quota_cannot_begin_where_owners_surely_run() -> None:
+    """a's two jobs run from GRACE after they came at the latest, so 16 GPUs are free for `wide` only at 4000."""
+    jobs = [job("one", gpus=4, work=4000.0), job("two", gpus=4, work=4000.0), job("wide", "b", tasks=2, gpus=8)]
+    of = trace(*jobs, a=8, b=8, until=4500.0)
+    assert over_time_bounds.ceiling(of) == pytest.approx((8 * 4000 + 16 * 1000) / (16 * 4500))
+    assert over_time_bounds.kept(of) == pytest.approx((8 * 4000 + 16 * 500) / (16 * 4500))
+    brief = trace(job("one", gpus=4, work=900.0), jobs[2], a=8, b=8, until=4500.0)
+    assert over_time_bounds.kept(brief) == over_time_bounds.ceiling(brief), "within GRACE nothing is sure"
 
 
 def test_who_borrows_leaves_in_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from allocator_stage import Stage
 
-from gpushare.cluster.model import Policy, Selector
+from gpushare.cluster.model import Job, JobEnded, JobRestored, Place, Policy, Selector, Tasks
 from gpushare.cluster.rules import Barrier, How, barrier, guarded_until, price
 from gpushare.cluster.snapshot import restore, take
 from gpushare.errors import UsageError
@@ -89,6 +89,56 @@ def test_three_evictions_count_for_more_than_a_day_of_work() -> None:
     job, other = one_job()[1], one_job()[1]
     job.evictions, job.since, other.since = 3, 24 * HOUR, 0.0
     assert price(job, Policy(), 24 * HOUR) > price(other, Policy(), 24 * HOUR)
+
+
+def test_after_three_evictions_within_a_day_all_others_go_first() -> None:
+    _, job = one_job()
+    job.evictions, job.disturbed = 3, (0.0, 5 * HOUR, 6 * HOUR)
+    job.since = 7 * HOUR
+    longest = 10_000 * HOUR * job.charge
+    assert price(job, Policy(), 23 * HOUR)[0] > longest
+    assert price(job, Policy(), 24 * HOUR)[0] < longest, "the first was a day ago"
+    assert price(job, Policy(protect=0.0), 23 * HOUR)[0] < longest
+    job.disturbed = job.disturbed[:2]
+    assert price(job, Policy(), 23 * HOUR)[0] < longest
+
+
+def test_the_moments_of_the_last_three_evictions_are_kept_and_restored() -> None:
+    stage = Stage({"n": 1})
+    stage.queue("lent")
+    stage.queue("owner", 1)
+    lent = stage.job("lent")
+    for moment in (10.0, 20.0, 30.0, 40.0):
+        stage.now = moment
+        stage.send(JobEnded(stage.job("owner")))
+    assert running(stage, lent).disturbed == (20.0, 30.0, 40.0)
+    again = restore(Policy(reserve_after=None), take(stage.allocator))
+    assert again._state.jobs[lent].disturbed == (20.0, 30.0, 40.0)
+    assert again.dump() == stage.allocator.dump()
+
+
+def test_a_claim_stops_a_gang_where_the_cheaper_job_is_within_its_quota() -> None:
+    """The small job alone would cost less, but then its queue would lose what its quota gives it: that answer does not
+    hold. The gang is larger than the quota."""
+    stage = Stage({str(number): 8 for number in range(6)})
+    for queue, quota in (("lent", 10), ("owner", 8), ("rest", 30)):
+        stage.queue(queue, quota)
+
+    def runs(name: str, queue: str, each: int, *at: tuple[int, int]) -> None:
+        """On these nodes, from these GPUs on."""
+        places = [Place(0, n, str(node), tuple(range(first, first + each)), 0, 0) for n, (node, first) in enumerate(at)]
+        job = Job(name, queue, (Tasks(len(at), gpus=each),), checkpoint_every=1800.0, movable=True)
+        stage.send(JobRestored(job, tuple(places), stage.now))
+
+    runs("gang", "lent", 8, *((node, 0) for node in range(1, 5)))
+    stage.now = 3480.0
+    runs("small", "lent", 4, (5, 0))
+    for node, first, each in ((0, 0, 1), (0, 1, 2), (0, 3, 2), (0, 5, 3), (5, 4, 1), (5, 5, 2), (5, 7, 1)):
+        runs(f"rest-{node}-{first}", "rest", each, (node, first))
+    stage.now = 8400.0
+    claim = stage.job("owner")
+    assert stage.allocator.jobs[claim].places
+    assert (set(stage.evicted), stage.moves) == ({"gang"}, 0)
 
 
 def borrowers(*, count: int = 2) -> Stage:
