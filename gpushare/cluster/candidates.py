@@ -214,8 +214,8 @@ class Candidate(NamedTuple):
     """Its priority class, in which its turn comes."""
     queue: QueueState
     classes: list[JobClass]
-    whole: bool = True
-    """Are these all classes of the leaf that may be stopped?"""
+    narrowed: tuple[JobClass, ...] | None = None
+    """The same, if these are not all classes of the leaf that may be stopped."""
 
     @property
     def stages(self) -> list[tuple[int, int]]:

@@ -126,21 +126,20 @@ class Line:
         return found
 
 
-def line_of(turn: Turn, leaf: QueueState, most: float, charge: int, *, gently: bool) -> Line:
-    """Of the leaf's jobs those whose stop costs no more, for a taker that needs so much."""
-    key = leaf, most, gently, charge if gently or most < ENDLESS else 0
+def line_of(
+    turn: Turn, leaf: QueueState, most: float, charge: int, *, gently: bool, narrowed: tuple[JobClass, ...] | None
+) -> Line:
+    """Of the leaf's jobs those whose stop costs no more, for a taker that needs so much. `narrowed`: of these classes
+    alone."""
+    key = leaf, most, gently, charge if gently or most < ENDLESS else 0, narrowed
     line: Line | None = turn.lines.get(key)
     if line is None or line.changes != leaf.changes or line.share != leaf.share:
         price = Price(turn, most, charge, gently=gently)
-        classes = [cls for cls in leaf.classes.values() if cls.preemptible and cls.running]
-        line = turn.lines[key] = line_by_priority(price, leaf, classes)
+        among = leaf.classes.values() if narrowed is None else narrowed
+        classes = sorted([cls for cls in among if cls.preemptible and cls.running], key=_priority)
+        levels = [list(some) for _, some in groupby(classes, key=_priority)]
+        line = turn.lines[key] = Line(leaf, price, _in_line(levels, price, price.may_go))
     return line
-
-
-def line_by_priority(price: Price, leaf: QueueState, classes: Iterable[JobClass]) -> Line:
-    """The same of these classes alone. It is not kept."""
-    levels = [list(some) for _, some in groupby(sorted(classes, key=_priority), key=_priority)]
-    return Line(leaf, price, _in_line(levels, price, price.may_go))
 
 
 def line_among(price: Price, leaf: QueueState, classes: Sequence[JobClass], may_go: Callable[[JobState], bool]) -> Line:

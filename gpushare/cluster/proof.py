@@ -52,30 +52,35 @@ def holds(
 def harmless(cls: JobClass, charge: int, candidates: Sequence[Candidate], bounds: Bounds) -> list[Candidate]:
     """Without the classes of which one job alone lowers PhiD by more than the taker raises it: no answer that has such
     a job holds. A queue above its quota by its oversized jobs has them."""
+    rises = {}
+    for mine, _, _ in bounds.ceilings:
+        if mine.quota is not None:
+            own = mine.allocated - oversized(mine, mine.quota)
+            comes = 0 if cls.charge > mine.quota else charge
+            rises[mine.parent] = mine, min(own + comes, mine.quota) - min(own, mine.quota)
+    spare: dict[QueueState, int] = {}
     found = []
     for one in candidates:
-        may_go = [victim for victim in one.classes if _made_good(cls, charge, victim, bounds)]
+        limits = []
+        for other in one.queue.path:
+            mine, rise = rises.get(other.parent, (other, 0))
+            if other is not mine and other.quota is not None:
+                if other not in spare:
+                    spare[other] = max(0, other.allocated - oversized(other, other.quota) - other.quota)
+                limits.append((other.quota, spare[other] + rise))
+        may_go = tuple(victim for victim in one.classes if _made_good(victim, limits))
         if len(may_go) == len(one.classes):
             found.append(one)
         elif may_go:
-            found.append(Candidate(one.group, one.queue, may_go, whole=False))
+            found.append(Candidate(one.group, one.queue, list(may_go), may_go))
     return found
 
 
-def _made_good(cls: JobClass, charge: int, victim: JobClass, bounds: Bounds) -> bool:
+def _made_good(victim: JobClass, limits: Iterable[tuple[int, int]]) -> bool:
+    """`limits`: the quota of each queue that loses, and what one job of those within it may cost."""
     if victim.shape.elastic or victim.shape.rungs > 1:
         return True  # what goes may be less than `charge`
-    for mine, _, _ in bounds.ceilings:
-        other = next((one for one in victim.queue.path if one.parent is mine.parent), mine)
-        if other is mine or other.quota is None or mine.quota is None or victim.charge > other.quota:
-            continue
-        held = other.allocated - oversized(other, other.quota)
-        loss = min(held, other.quota) - (held - victim.charge)
-        own = mine.allocated - oversized(mine, mine.quota)
-        comes = 0 if cls.charge > mine.quota else charge
-        if loss > min(own + comes, mine.quota) - min(own, mine.quota):
-            return False
-    return True
+    return all(victim.charge > quota or victim.charge <= most for quota, most in limits)
 
 
 def _can_return(unit: Unit) -> bool:

@@ -41,7 +41,7 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_by_priority, line_of
+from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_of
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
@@ -124,11 +124,9 @@ class Stopping(Search):
 
     def _line(self, one: Candidate, most: float) -> Line:
         only, turn = self.only, self.turn
-        if only is None and one.whole:
-            return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently)
-        price = Price(turn, most, self.gang.charge, gently=self.gently)
         if only is None:
-            return line_by_priority(price, one.queue, one.classes)
+            return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently, narrowed=one.narrowed)
+        price = Price(turn, most, self.gang.charge)
         return line_among(
             price, one.queue, one.classes, lambda job: job.seq in only and allows(turn, job, How.GIVE_WAY)
         )
