@@ -609,3 +609,20 @@ def test_it_is_told_who_wants_its_memory_and_of_no_grace(world: World) -> None:
     assert reasons
     facts = {name: OPERATOR.words(said) for name, said in reasons[0].facts}
     assert "grace" not in facts and any(" to B (" in said for said in facts.values())
+
+
+def test_a_loan_asked_for_just_before_it_is_suspended_waits_and_is_met_when_it_runs(world: World) -> None:
+    """It is told of nothing when it is suspended, so it is not refused what it asks for between the claim and that."""
+    a = borrow(world, "A", 8 * GIB)
+    begin_to_resume(world, a)
+    world.wait(3.0)
+    b = claim(world, 7 * GIB + GIB // 2)
+    assert state_of(world, a) == "running", "it is left alone for a while"
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(6.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB + GIB // 2
+    assert not world.refusals
+    world.free(b, "GPU-0", 7 * GIB + GIB // 2)
+    world.wait(6.0)
+    assert state_of(world, a) == "running" and used(world, a) == 9 * GIB
+    assert not world.refusals and not world.terminated

@@ -50,6 +50,7 @@ def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", joined(" · ", holders) or "nothing by others"),
     ]
+    facts += _claimed(tx, gpu, job)
     kept = waiters.kept(state, gpu)
     if kept.first is not None and kept.against(job):
         whom = words(f"{format_bytes(kept.size)} for ", visibility.who(kept.first.spec), ", which waits to go on")
@@ -57,6 +58,17 @@ def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
     data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
     hint = "memory above the request is lent only while it is free; ask for more with --request"
     return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
+
+
+def _claimed(tx: Transaction, gpu: Gpu, job: Job) -> list[tuple[Words, Words]]:
+    """What waits for others of this GPU's memory. No loan is given before it."""
+    waiting = [ask for ask in gpu.asks.values() if ask.claim and ask.short and ask.job != job.id]
+    if not waiting:
+        return []
+    who = [visibility.who(tx.state.jobs[ask.job].spec) for ask in waiting[: blockers.NAMED]]
+    claims = [words(whom, f" {format_bytes(ask.need)}") for whom, ask in zip(who, waiting, strict=False)]
+    claims += blockers.and_others([ask.need for ask in waiting])
+    return [("claimed", words(joined(" · ", claims), ", within the request"))]
 
 
 def _what(gpu: Gpu, ask: Ask) -> str:

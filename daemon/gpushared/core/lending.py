@@ -7,7 +7,9 @@ A process asks when its credit is used up. In this order, until one is enough:
     3. idle credit of others covers the rest: revoke it                     grant
     4. the job would be above its request: a loan                           refuse: a loan never waits for others to
                                                                             give back; NVML is asked first whether
-                                                                            memory of ended processes is free again
+                                                                            memory of ended processes is free again.
+                                                                            It waits while its own job may be suspended
+                                                                            for a claim
     5. within its request: a claim                                          it waits, at most the claim timeout, while
                                                                             reclaim.py works
 
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from gpushare.quantity import format_bytes
 from gpushare.reasons import Reason
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core import ask_reasons, claims, health, reclaim, unconfirmed, waiters
+from gpushared.core import ask_reasons, claims, health, reclaim, suspend, unconfirmed, waiters
 from gpushared.core.events import CreditAsked
 from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Attached, Denied, Granted, Instruction, Publish, Revoke
@@ -192,6 +194,8 @@ def _make_room_on_gpu(tx: Transaction, gpu: Gpu, ask: Ask, room: Room) -> bool:
     if not ask.claim:
         if (gpu.returning or unconfirmed.unhooked(gpu.shares.values())) and not ask.sampled:
             tx.sample(gpu)  # ended processes may have left free memory since
+            return False
+        if suspend.is_near(tx.state, gpu, ask, tx.now):
             return False
         return _deny(tx, gpu, ask, ask_reasons.not_free(tx, gpu, ask, room.available))
     if not ask.short:

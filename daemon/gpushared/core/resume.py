@@ -2,9 +2,10 @@
 
 First the one of the highest priority; of these the one that was suspended first. No other overtakes it: small jobs
 would keep a large one waiting. Claims come before all of them, and take nothing back from a job that has just resumed
-(Policy.resume_runs). A job resumes when all that it had fits: the memory is reserved before its suspender is asked, and
-NVML has just shown it free. A restore that finds no room may fail, and cannot be tried again. The same holds for a job
-with hooks (hooks.py), whose resume hook is called then.
+(Policy.resume_runs). A job resumes when all that it had fits, and what it asked for when it was suspended
+(waiters.wanted): the memory that it had is reserved before its suspender is asked, and NVML has just shown it free. A
+restore that finds no room may fail, and cannot be tried again. The same holds for a job with hooks (hooks.py), whose
+resume hook is called then.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.state import State
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
-from gpushared.core.waiters import footprint, gpus_of, in_order
+from gpushared.core.waiters import footprint, gpus_of, in_order, wanted
 
 LOOK_AGAIN = 0.1
 """Seconds for which the words count as they were read, before idle credit is taken for a job that resumes."""
@@ -47,9 +48,9 @@ def resume_those_that_fit(tx: Transaction) -> None:
 
 
 def _resume(tx: Transaction, gpu: Gpu, job: Job, suspension: Suspension) -> None:
-    size = footprint(tx.state, job)
-    if job.suspender.connected and tx.now >= suspension.not_before and _has_room(tx, gpu, job, size):
-        suspend_steps.resume(tx, job, suspend.allowed(tx.state, gpu, size))
+    ready = job.suspender.connected and tx.now >= suspension.not_before
+    if ready and _has_room(tx, gpu, job, wanted(tx.state, gpu, job)):
+        suspend_steps.resume(tx, job, suspend.allowed(tx.state, gpu, footprint(tx.state, job)))
 
 
 def _wake(tx: Transaction, job: Job, sleep: Sleep) -> None:
@@ -100,7 +101,7 @@ def prospect(state: State, job: Job, now: float) -> Words:
         return f"to resume has failed, and is tried again in {format_duration(round(suspension.not_before - now, 1))}"
     if in_order(state, gpu)[0] is not job:
         return "others that are suspended come first"
-    missing = footprint(state, job) - _within_reach(state, gpu, job)
+    missing = wanted(state, gpu, job) - _within_reach(state, gpu, job)
     if missing > 0:
         return f"it goes on when {format_bytes(missing)} more of GPU {gpu.index} are free"
     return "it goes on now"

@@ -149,6 +149,17 @@ def _will_be_possible(state: State, job: Job, now: float) -> bool:
     return not why or why == RESUMES or job.wakes_now or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
 
 
+def is_near(state: State, gpu: Gpu, ask: Ask, now: float) -> bool:
+    """Whether the ask's job may be suspended soon, for a claim that waits for what it has borrowed. It is to notice
+    nothing of that, so a loan that it asks for meanwhile waits, as it does when the job is suspended already."""
+    job = state.jobs[ask.job]
+    reclaim = job.reclaims.get(gpu.id)
+    spared = reclaim is None or reclaim.step < ReclaimStep.TERM
+    gives = spared and state.policy.last_step >= ReclaimStep.SUSPEND and state.loan(job, gpu.id) > 0
+    waits = any(one.claim and one.short and one.job != job.id for one in gpu.asks.values())
+    return gives and waits and now < ask.deadline and _will_be_possible(state, job, now)
+
+
 def asks_for_contexts(state: State, gpu: Gpu) -> list[Ask]:
     """Of programs whose jobs are suspended. They have no gate yet at which they would wait."""
     return [ask for ask in gpu.asks.values() if ask.attach and is_held_back(state, ask)] if state.suspended else []

@@ -56,6 +56,14 @@ def footprint(state: State, job: Job) -> int:
     return sum(share.parked.committed for share in state.shares_of(job, job.suspension.gpu) if share.parked is not None)
 
 
+def wanted(state: State, gpu: Gpu, job: Job) -> int:
+    """Bytes that are to be free for it when it goes on: what it had, and what its programs asked for when it was
+    suspended, where both can fit beside what others use within their requests."""
+    had = footprint(state, job)
+    both = had + sum(ask.need for ask in gpu.asks.values() if ask.job == job.id)
+    return both if both <= min(job.bounds[gpu.id].limit, _most(state, gpu, job)) else had
+
+
 def first(state: State, gpu: Gpu) -> Job | None:
     """The one that goes on next, if nothing is in its way but the room."""
     waiting = _unordered(state, gpu) if state.suspended or state.asleep else []
@@ -84,18 +92,19 @@ def kept(state: State, gpu: Gpu) -> Kept:
     waiting = first(state, gpu)
     if waiting is None:
         return NOTHING
-    had = footprint(state, waiting) if waiting.suspension is not None else hooks.had(waiting, gpu.id)
-    if had > gpu.capacity - gpu.unmanaged - _own_of_others(state, gpu, waiting):
+    had = wanted(state, gpu, waiting) if waiting.suspension is not None else hooks.had(waiting, gpu.id)
+    if had > _most(state, gpu, waiting):
         return NOTHING
     return Kept(waiting, max(0, had - waiting.committed.get(gpu.id, 0) - waiting.kept(gpu.id)))
 
 
-def _own_of_others(state: State, gpu: Gpu, waiting: Job) -> int:
-    """Bytes that others use within their requests, or keep."""
+def _most(state: State, gpu: Gpu, waiting: Job) -> int:
+    """Bytes that it can have beside what others use within their requests, or keep."""
     others = [job for job in state.owners(gpu.id) if job is not waiting]
-    return sum(
+    theirs = sum(
         job.own(gpu.id) if job.lends_nothing else min(job.own(gpu.id), state.usage(job, gpu.id)) for job in others
     )
+    return gpu.capacity - gpu.unmanaged - theirs
 
 
 def _can_go_on(job: Job) -> bool:
