@@ -306,6 +306,16 @@ def test_a_pod_waits_for_such_a_volume_and_starts_when_one_is_made(hosts, ruled)
     ruled.go(lambda: hosts.programs["train"].began)
 
 
+def claims_one_of(cluster, scheduler, *names):
+    """A pod that waits, and volumes of these names on n1."""
+    put_claim(cluster)
+    for name in names:
+        put_folder(cluster, name, "n1")
+    uid = submit(cluster)
+    scheduler.settle()
+    return uid
+
+
 def give(cluster, path, claim):
     """While the API server handles a request."""
     volume = {**cluster.api.objects[path]}
@@ -313,11 +323,7 @@ def give(cluster, path, claim):
 
 
 def test_another_scheduler_was_sooner_and_the_pod_gets_the_next_volume(hosts, scheduler):
-    put_claim(hosts)
-    for name in ("a", "b"):
-        put_folder(hosts, name, "n1")
-    uid = submit(hosts)
-    scheduler.settle()
+    uid = claims_one_of(hosts, scheduler, "a", "b")
     theirs = {"name": "other", "namespace": "team-b", "uid": "u"}
 
     def refuses(method, path, _):
@@ -330,21 +336,14 @@ def test_another_scheduler_was_sooner_and_the_pod_gets_the_next_volume(hosts, sc
 
 
 def test_where_the_last_one_is_gone_the_start_is_refused_for_that_node(hosts, scheduler):
-    put_claim(hosts)
-    put_folder(hosts, "a", "n1")
-    uid = submit(hosts)
-    scheduler.settle()
+    uid = claims_one_of(hosts, scheduler, "a")
     hosts.api.refuses = lambda method, path, _: (404, {}) if (method, path) == ("PATCH", f"{VOLUMES}/a") else None
     assert scheduler.start(uid) == Refused("others have got the volumes that were free there", "n1")
     assert not hosts.claim_of("train").get("status", {}).get("allocation")
 
 
 def test_an_answer_that_was_lost_costs_no_second_volume(hosts, scheduler):
-    put_claim(hosts)
-    for name in ("a", "b"):
-        put_folder(hosts, name, "n1")
-    uid = submit(hosts)
-    scheduler.settle()
+    uid = claims_one_of(hosts, scheduler, "a", "b")
 
     def refuses(method, path, body):
         if (method, path) == ("PATCH", f"{VOLUMES}/a") and not given(hosts)["a"]:

@@ -15,16 +15,12 @@ from gpushare.errors import QuantityError
 from gpushare.kubernetes import fields
 from gpushare.kubernetes.amounts import parse
 
-__all__ = ["BY_HAND", "candidates", "claim_of", "enough", "is_for", "is_on", "of_class", "patch", "where"]
+__all__ = ["BY_HAND", "candidates", "claim_of", "enough", "is_for", "is_on", "patch", "where"]
 
 BY_HAND = "kubernetes.io/no-provisioner"
 TERMS = "spec/nodeAffinity/required/nodeSelectorTerms"
 BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
 """Annotation of a volume whose claim no person chose."""
-
-
-def of_class(volumes: Mapping[Key, Thing], name: str) -> list[Thing]:
-    return [one for one in volumes.values() if fields.text(one, "spec/storageClassName") == name]
 
 
 def candidates(claim: Thing, volumes: Iterable[Thing]) -> list[Thing]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from gpushare.cluster.engines.kubernetes import local_volumes
@@ -25,12 +26,21 @@ WAITS = "WaitForFirstConsumer"
 TERMS = "nodeSelectorTerms"
 
 
-class Storage(NamedTuple):
+@dataclass(frozen=True)
+class Storage:
     """What the API server has."""
 
     claims: Mapping[Key, Thing]
     volumes: Mapping[Key, Thing]
     classes: Mapping[Key, Thing]
+
+    @cached_property
+    def by_class(self) -> Mapping[str, Sequence[Thing]]:
+        """Its volumes, by the names of their classes: each pod that waits for one asks for them at each look."""
+        found: dict[str, list[Thing]] = {}
+        for one in self.volumes.values():
+            found.setdefault(fields.text(one, "spec/storageClassName"), []).append(one)
+        return found
 
 
 NOTHING = Storage({}, {}, {})
@@ -69,7 +79,7 @@ def objects(pod: Thing, storage: Storage) -> tuple[Thing, ...]:
             kind = storage.classes.get(("", fields.text(claim, "spec/storageClassName")))
             found += [one for one in (claim, volume, kind) if one is not None]
             if _is_by_hand(kind) and not _is_bound(claim):
-                found += local_volumes.of_class(storage.volumes, fields.text(claim, "spec/storageClassName"))
+                found += storage.by_class.get(fields.text(claim, "spec/storageClassName"), ())
     return tuple(found)
 
 
@@ -131,7 +141,7 @@ def _unmade(claim: Thing, storage: Storage) -> Unmade:
         raise UsageError(f"PersistentVolumeClaim {title} has no volume yet")
     if not _is_by_hand(kind):
         return Unmade(claim)
-    there = local_volumes.candidates(claim, local_volumes.of_class(storage.volumes, name))
+    there = local_volumes.candidates(claim, storage.by_class.get(name, ()))
     if not there:
         raise UsageError(
             f"PersistentVolumeClaim {title} has no volume, and no free one of StorageClass {name} is as it asks",
