@@ -250,6 +250,7 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
                            struct gs_answer *answer) {
     struct gs_frame frame = {.type = GS_ASK};
     struct gs_text waiting = {0};
+    bool within = within_request(gpu, (uint32_t)units);
     frame.u.ask.bytes = bytes_of(missing);
     frame.u.ask.line = gpu->number;
     frame.u.ask.flags = flags;
@@ -258,8 +259,10 @@ static enum gs_outcome ask(struct gs_gpu *gpu, uint64_t missing, uint64_t units,
     gs_text_add(&waiting, "waiting for ");
     gs_text_bytes(&waiting, bytes_of(units));
     add_gpu(&waiting, gpu);
-    gs_text_add(&waiting, ": it is within this job's request and is being asked back from those who borrowed it");
-    return gs_client_request(&frame, answer, &waiting, flags == 0 && within_request(gpu, (uint32_t)units));
+    gs_text_add(&waiting, within
+                              ? ": it is within this job's request and is being asked back from those who borrowed it"
+                              : ": it is above this job's request, and others wait for what is within theirs");
+    return gs_client_request(&frame, answer, &waiting, flags == 0 && within);
 }
 
 /* Try again after the pools have given back what is charged and not in use. `all`: also what they keep in reserve. */

@@ -41,9 +41,9 @@ def test_nothing_happens_before_the_first_context(host, daemon):
 def test_hello_says_who_and_what(host, daemon):
     host.python("Cuda().start()", GPUSHARE_JOB="00000000000000ab", GPUSHARE_GRACE="1.5s", **LIMIT)
     (hello,) = daemon.hellos
-    job, page, flags, pid, request, request_kind, _, limit, limit_kind, _, priority, grace, name = hello
+    job, page, flags, pid, request, ownkind, _, limit, limit_kind, _, priority, grace, name = hello
     assert (job, page, flags) == (0xAB, 0, 0) and pid > 1
-    assert (request, request_kind, limit, limit_kind) == (4 * GIB, 1, 8 * GIB, 1)
+    assert (request, ownkind, limit, limit_kind) == (4 * GIB, 1, 8 * GIB, 1)
     assert (priority, grace, name.rstrip(b"\0")) == (-3, 1500, b"train")
 
 
@@ -124,8 +124,16 @@ def test_what_the_program_is_told_comes_from_the_page(host, daemon):
     assert len(daemon.asks()) == 1, "and costs no round trip"
 
 
-def test_a_claim_waits_and_others_do_not(host, daemon):
-    """One thread waits for a claim; another allocates and is answered meanwhile; a line says what is waited for."""
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (4 * GIB, "it is within this job's request and is being asked back from those who borrowed it"),
+        (2 * GIB, "it is above this job's request, and others wait for what is within theirs"),
+    ],
+)
+def test_an_allocation_waits_and_others_do_not(host, daemon, own, words):
+    """One thread waits; another allocates and is answered meanwhile; a line says what is waited for."""
+    daemon.policy.request = own
     release = threading.Event()
 
     def decide(ask):
@@ -157,7 +165,7 @@ def test_a_claim_waits_and_others_do_not(host, daemon):
     assert child.stdout.readline() == '["big", 0]\n'
     tell(child)
     _out, err = finish(child)
-    assert err.startswith("gpushare: waiting for 3.0 GiB on GPU 0: it is within this job's request")
+    assert err.startswith(f"gpushare: waiting for 3.0 GiB on GPU 0: {words}")
 
 
 def test_many_threads_on_one_socket(host, daemon):
@@ -323,7 +331,7 @@ def test_a_daemon_that_goes_and_comes_back(host, daemon):
     assert daemon.page.word()[0] == 5 * GIB + 100 * MIB
 
 
-def test_within_the_request_a_daemon_that_is_away_is_waited_for_as_long_as_a_claim(host, daemon):
+def test_within_the_owna_daemon_that_is_away_is_waited_for_as_long_as_a_claim(host, daemon):
     """Longer than the two seconds for a loan; and the next allocation waits as well."""
     child = host.start(
         "cuda = Cuda().start(); say(1); hear(); say(cuda.alloc(GiB)[0]); say(cuda.alloc(GiB)[0])", **LIMIT
