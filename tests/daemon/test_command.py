@@ -69,7 +69,7 @@ def test_what_check_config_prints_is_a_config(tmp_path):
         ('[memory]\nchunk = "50%"', "$.memory.chunk", "bytes"),
         ('[reclaim]\ngrace = "soon"', "$.reclaim.grace", "duration"),
         ("[reclaim]\ngrace = -1", "$.reclaim.grace", "short"),
-        ("[reclaim]\nclaim_timeout = inf", "$.reclaim.claim_timeout", "short"),
+        ("[reclaim]\nclaim_timeout = inf", "$.reclaim.claim_timeout", "inf is no length of time"),
         ('[daemon]\nreveal = "all"', "$.daemon.reveal", "name, user, none"),
         ('[metrics]\nlisten = "9836"', "$.metrics.listen", "host:port"),
         ("[policy.projects.p]\nmax_jobs = 3", "$.policy.projects.p", "members is not a list"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from kube_cluster import KubeCluster, Program
-from test_scheduler_volumes import WITH_DISK, made, put_wish
+from test_scheduler_volumes import WITH_DISK, bind_volumes, given, made, put_claim, put_folder, put_wish, with_disks
 
 from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.engines.kubernetes.names import QUEUES
@@ -112,10 +112,11 @@ def test_pods_of_a_namespace_run_wait_and_are_found_again_after_kill_9(service):
 def test_it_may_do_what_it_does_and_nothing_else(service):
     cluster = service.cluster
     service.start()
-    conflicts = {"pods", "resourceclaims"}
+    conflicts = {"pods", "resourceclaims", "persistentvolumes"}
 
     def refuses(method, path, _):
-        """A conflict of each mark and each allocation: then it reads again. Words for users are not written again."""
+        """A conflict of each mark, each allocation and each volume: then it reads again. Words for users are not
+        written again."""
         words = "/pods/" in path and path.endswith("/status")
         found = [kind for kind in conflicts if f"/{kind}/" in path and method == "PATCH" and not words]
         conflicts.difference_update(found)
@@ -127,6 +128,12 @@ def test_it_may_do_what_it_does_and_nothing_else(service):
     cluster.submit("runs", Program(), memory=None, count=2, spec=WITH_DISK)
     service.until(lambda: made(cluster))
     service.until(lambda: cluster.programs["runs"].began)
+    put_claim(cluster, "local")
+    put_folder(cluster, "folder")
+    cluster.submit("kept", Program(), memory=None, spec=with_disks("local"))
+    service.until(lambda: given(cluster)["folder"])
+    bind_volumes(cluster)
+    service.until(lambda: cluster.programs["kept"].began)
     cluster.submit("never", memory=None, count=3)
     service.until(lambda: cluster.api.of("events") and cluster.api.objects[f"{QUEUES}/team-a"].get("status"))
     assert "nodeName" not in cluster.pod("never")["spec"]
@@ -140,7 +147,7 @@ def test_it_may_do_what_it_does_and_nothing_else(service):
 
 
 def verb_of(method: str, path: str) -> str:
-    return "list" if method == "GET" and "/namespaces/" not in path else VERBS[method]
+    return "list" if method == "GET" and path.endswith(f"/{resource(path)}") else VERBS[method]
 
 
 def resource(path: str) -> str:
