@@ -131,7 +131,7 @@ def test_what_the_program_is_told_comes_from_the_page(host, daemon):
         (2 * GIB, "it is above this job's request, and others wait for what is within theirs"),
     ],
 )
-def test_an_allocation_waits_and_others_do_not(host, daemon, own, words):
+def test_a_claim_waits_and_others_do_not(host, daemon, own, words):
     """One thread waits; another allocates and is answered meanwhile; a line says what is waited for."""
     daemon.policy.request = own
     release = threading.Event()
