@@ -282,6 +282,30 @@ def test_the_scheduler_has_no_other_rights(cluster):
         scheduler.ask("GET", f"{PODS}/x")
 
 
+def test_nobody_else_writes_a_mark_by_whatever_way(stage):
+    """An annotation also comes with a pod's binding, and with its status."""
+    if not stage.cluster.own:
+        pytest.skip("the policy needs a server of 1.30 or later")
+    stage.submit("marked", "8Gi")
+    pod, annotations = stage.pod("marked"), {"gpushare.dev/start": "{}"}
+    meta = {name: pod["metadata"][name] for name in ("name", "namespace", "uid")}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {**meta, "annotations": annotations}}
+    binding["target"] = {"kind": "Node", "name": "n1"}
+    changed = {"metadata": {"annotations": annotations}}
+    kind = "application/merge-patch+json"
+    for method, path, body in (
+        ("PATCH", f"{PODS}/marked", changed),
+        ("PATCH", f"{PODS}/marked/status", changed),
+        ("POST", f"{PODS}/marked/binding", binding),
+        ("POST", "/api/v1/namespaces/team-a/bindings", binding),
+    ):
+        with pytest.raises(Answer, match="only gpushare's scheduler writes"):
+            stage.cluster.server.ask(method, path, body, kind if method == "PATCH" else "application/json")
+    assert "gpushare.dev/start" not in stage.pod("marked")["metadata"].get("annotations", {})
+    stage.cluster.server.ask("PATCH", f"{PODS}/marked/status", {"status": {"phase": "Pending"}}, kind)
+    stage.remove("marked")
+
+
 def test_doctor_finds_that_the_accounts_have_their_rights_and_which_are_missing(cluster):
     reader = Reader(Access.of_kubeconfig(cluster.kubeconfig))
     found = {check.id: one for check, one in examine(Cluster(reader), CHECKS)}
