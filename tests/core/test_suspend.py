@@ -137,6 +137,33 @@ def test_one_whom_the_driver_refuses_runs_on_and_is_stopped_next(world: World) -
     assert [one.kind for one in world.told][-1] == "not_suspended"
 
 
+def test_the_next_suspender_is_asked_if_one_was_ended_before_the_memory_was_away(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, "refused")
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    assert state_of(world, a) == SuspendState.SUSPENDING
+    world.suspender_goes(job_of(world, a).id)
+    world.suspender_comes(job_of(world, a).id, "ok")
+    world.wait(2.0)
+    assert used(world, b) == 7 * GIB and world.programs[a].away
+    assert not world.terminated and "not_suspended" not in told(world, a)
+
+
+def test_suspenders_that_end_again_and_again_do_not_keep_a_claim_waiting(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    for _ in range(60):
+        if world.terminated or not world.suspenders:
+            break
+        world.suspenders[job_of(world, a).id] = ["refused"]
+        world.suspender_goes(job_of(world, a).id)
+        world.suspender_comes(job_of(world, a).id, "refused")
+        world.wait(0.05)
+    world.wait(28.0)
+    assert used(world, b) == 7 * GIB and not world.refusals
+
+
 @pytest.mark.parametrize("mode", ["silent", "failed"])
 def test_one_that_nobody_can_bring_back_ends(world: World, mode: str) -> None:
     a = borrow(world, "A", 12 * GIB, mode, grace=1.0)

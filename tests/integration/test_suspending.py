@@ -288,3 +288,19 @@ def test_whoever_is_killed_in_the_middle_nothing_is_lost(
         else:
             assert a.do("filled 7") == []
             assert a.end() == 0
+
+
+def test_one_whose_suspender_is_killed_before_it_asks_the_driver_is_suspended_by_the_next(node: Node) -> None:
+    a = borrower(node)
+    suspender = suspender_of(a)
+    assert suspender is not None
+    os.kill(suspender, signal.SIGSTOP)
+    b = node.puppet("B", "--request", "2Gi", "--limit", "2Gi")
+    b.send(f"alloc {5 * PART}")
+    wait_for(lambda: state(node, "A") == "suspending", "A to be suspending")
+    os.kill(suspender, signal.SIGKILL)
+    assert b.answer()[0] == "ok", "the owner gets its memory"
+    assert state(node, "A") == "suspended"
+    assert b.end() == 0
+    assert a.do("filled 7") == []
+    assert a.end() == 0

@@ -42,6 +42,8 @@ def _moved(tx: Transaction, job: Job, suspension: Suspension, event: SuspenderAn
             suspend_steps.not_resumed(tx, job, problem)
         case "suspended", _:
             suspend_steps.suspended(tx, job, event.seconds)
+        case "running", SuspendState.SUSPENDING if event.number == 0 and suspend_steps.ask_again(tx, job):
+            return
         case "running", _ if leaving:
             suspend_steps.not_suspended(tx, job, problem)
         case "running", _:

@@ -17,7 +17,7 @@ from gpushared.core.instructions import (
     Terminate,
 )
 from gpushared.core.model import Gpu, Job, Returning, Share
-from gpushared.core.suspend import ANSWER_MARGIN, allowed, grace_left
+from gpushared.core.suspend import ANSWER_MARGIN, allowed, expected, grace_left
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
 
@@ -42,6 +42,20 @@ def begin(tx: Transaction, gpu: Gpu, job: Job, within: float, reason: Reason, *,
             ask.claim = ask.short = False
     tx.emit(Suspend(job.id, number, _processes(tx, job), usage, within))
     tx.emit(Persist())
+
+
+def ask_again(tx: Transaction, job: Job) -> bool:
+    """Its suspender was ended before the driver had taken the memory: ask the next one, in what is left of the time.
+    False: too little is left."""
+    suspension, gpu = _of(tx, job)
+    assert suspension.deadline is not None
+    usage = tx.state.usage(job, gpu.id)
+    left = suspension.deadline - ANSWER_MARGIN - tx.now
+    if left < expected(tx.state, gpu, usage):
+        return False
+    suspension.number = tx.next_command()
+    tx.emit(Suspend(job.id, suspension.number, _processes(tx, job), usage, left))
+    return True
 
 
 def restore(tx: Transaction, job: Job, before: SuspendedBefore) -> None:
