@@ -357,6 +357,8 @@ class Placement(TypedDict):
     """placed, or leaving: its engine has ended it, and something of it runs."""
     cgroups: list[str]
     sessions: list[int]
+    holders: list[int]
+    """When none of these and none of its programs lives, it ends by itself. Empty: only its engine ends it."""
     pids: list[int]
     """Of its programs that have the library in them."""
     job: Job

@@ -97,6 +97,7 @@ class NewPlacement(TypedDict, total=False):
     cgroup: str  # whose processes belong to it: a path as in /proc/PID/cgroup
     cgroups: list[str]  # several
     session: int  # the pid of a session's leader, whose processes belong to it
+    holder: int  # the pid of a process; when no holder and no program of it lives, it ends by itself
 
 
 class HookAnswer(TypedDict, total=False):

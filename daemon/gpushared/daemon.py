@@ -221,6 +221,7 @@ class Daemon:
                 self._notifier.alive()
             self.shell.processes.give_up_broken()
             self.shell.processes.end_replaced()
+            self.shell.end_deserted()
             self.shell.outside.suspenders.keep_gates()
             self._check()
             status = self._describe()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpushared.jobs.placements import Placement, Placements
 JOB = "00000000000000aa"
 ME = os.geteuid()
 GUEST = f"""
-import json, os, sys
+import json, os, subprocess, sys
 sys.path.insert(0, {str(HERE)!r})
 from pathlib import Path
 from shim_client import ShimClient
@@ -60,6 +61,11 @@ for words in sys.stdin:
         client = ShimClient(Path({str(shim)!r}))
         welcome = client.hello(**words["hello"])
         print(json.dumps([welcome.status, f"{{welcome.job_id:016x}}", welcome.text]), flush=True)
+    elif "main" in words:
+        api, job = words["main"]
+        child = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        Client(Path(api)).set_main(job, child.pid)
+        print(child.pid, flush=True)
     elif "register" in words:
         api, body = words["register"]
         print(json.dumps(Client(Path(api)).register(body)), flush=True)
@@ -320,6 +326,73 @@ def test_a_wrapper_inside_is_given_the_placements_job(daemon: InProcess, guest) 
     assert daemon.client.job(JOB)["outcome"]["exit_code"] == 3
 
 
+@pytest.fixture
+def quickly(monkeypatch) -> None:
+    monkeypatch.setattr("gpushared.jobs.placements.DESERTED", 0.5)
+
+
+def test_it_ends_by_itself_when_none_of_its_holders_lives_and_may_be_placed_again(
+    daemon: InProcess, guest, quickly
+) -> None:
+    """Its engine is away. What it has ended itself, or holds by nothing, is left to it."""
+    first, second = guest(daemon.shim), guest(daemon.shim)
+    daemon.client.place("a", body(holder=first.pid))
+    assert daemon.client.place("a", body(holder=second.pid))["holders"] == [first.pid, second.pid]
+    daemon.client.place("b", body(job="00000000000000bb", gpus=(GPU2,)))
+    first.end()
+    time.sleep(2.5)
+    assert [one["id"] for one in daemon.client.placements()] == ["a", "b"]
+    second.end()
+    until(lambda: [one["id"] for one in daemon.client.placements()] == ["b"])
+    assert daemon.client.job(JOB)["state"] == "ended"
+    assert daemon.client.place("a", body())["attempt"] == 1, "its engine knows better"
+
+
+def test_it_does_not_end_by_itself_while_a_program_of_it_lives(daemon: InProcess, guest, quickly) -> None:
+    holder, one = guest(daemon.shim), guest(daemon.shim)
+    daemon.client.place("a", body(holder=holder.pid))
+    daemon.client.place("a", body(session=one.pid))
+    assert one.hello()[0] == "ok"
+    holder.end()
+    time.sleep(2.5)
+    assert daemon.client.placements()[0]["state"] == "placed"
+    one.end()
+    until(lambda: daemon.client.placements() == [])
+
+
+def test_another_holder_in_time_keeps_it(daemon: InProcess, guest, monkeypatch) -> None:
+    monkeypatch.setattr("gpushared.jobs.placements.DESERTED", 4.0)
+    first, second = guest(daemon.shim), guest(daemon.shim)
+    daemon.client.place("a", body(holder=first.pid))
+    for one, other in ((first, second), (second, None)):
+        one.end()
+        time.sleep(2.5)
+        if other is not None:
+            daemon.client.place("a", body(holder=other.pid))
+    assert daemon.client.placements()[0]["state"] == "placed", "the time counts from the end of the last"
+
+
+def test_a_wrapper_in_it_holds_it_and_its_programs_stay_inside_when_the_first_holder_is_killed(
+    node: Subprocess, guest
+) -> None:
+    node.start()
+    keeper = guest(node.directory / "shim.sock")
+    node.client.place("a", body(session=keeper.pid, holder=keeper.pid))
+    wrapper = keeper("leave the session")
+    assert wrapper != keeper.pid, "its child, which goes on when it is killed"
+    ask = {"name": "mine", "command": ["x"], "request": "none", "limit": "max", "job": JOB}
+    assert keeper("register", [str(node.client.api_socket), ask])["id"] == JOB
+    try:
+        os.kill(keeper.pid, signal.SIGKILL)
+        node.kill()
+        node.start()
+        (found,) = node.client.placements()
+        assert wrapper in found["holders"] and wrapper in found["sessions"]
+        assert keeper.hello()[:2] == ("ok", JOB)
+    finally:
+        os.kill(wrapper, signal.SIGKILL)
+
+
 def test_nothing_starts_in_a_placement_that_was_ended(daemon: InProcess, guest) -> None:
     one, late = guest(daemon.shim), guest(daemon.shim)
     daemon.client.place("a", body(session=one.pid))
@@ -396,6 +469,19 @@ def test_placements_outlive_the_daemon_and_so_do_their_attempts(node: Subprocess
     assert node.client.place("c", body(10, job=None, gpus=(GPU2,)))["attempt"] == 10
 
 
+def test_the_end_of_its_program_ends_no_placement_after_a_restart_either(node: Subprocess, guest) -> None:
+    node.start()
+    one = guest(node.directory / "shim.sock")
+    node.client.place("a", body(session=one.pid))
+    program = one("main", [str(node.client.api_socket), JOB])
+    node.kill()
+    node.start()
+    os.kill(program, signal.SIGKILL)
+    time.sleep(1.0)
+    assert [(found["id"], found["state"]) for found in node.client.placements()] == [("a", "placed")]
+    assert node.client.place("a", body())["attempt"] == 1
+
+
 NOTE: dict[str, object] = {"id": "a", "attempt": 4, "cgroups": ["/one", "/two"], "sessions": [[7, 70], [8, 80]]}
 
 
@@ -405,6 +491,7 @@ NOTE: dict[str, object] = {"id": "a", "attempt": 4, "cgroups": ["/one", "/two"],
         ({}, {}),
         ({"cgroups": []}, {"cgroups": ()}),
         ({"more": 1}, {}),
+        ({"holders": [[9, 90], [9]]}, {"holders": ((9, 90),)}),
         ({"sessions": []}, {"sessions": ()}),
         (
             {"sessions": [[7, 70], [8, "80"], ["8", 80], [8], [8, 80, 800], [True, 80], None, {}]},
@@ -430,6 +517,7 @@ def test_a_note_of_an_earlier_version_has_one_cgroup_or_none() -> None:
     [
         *({"id": 1}, {"id": None}, {"attempt": "4"}, {"attempt": True}, {"attempt": None}, {"cgroups": "/one"}),
         *({"cgroups": ["/one", 2]}, {"cgroups": None}, {"sessions": None}, {"sessions": {}}, {"sessions": "7"}),
+        {"holders": 7},
     ],
 )
 def test_a_note_that_is_no_placements(odd) -> None:

@@ -1,7 +1,7 @@
 """Routes about placements: tasks that an engine has placed on GPUs of this node (jobs/placements.py).
 
     PUT /v1/placements/ID               {"attempt", "uid", "gpus", "request", "limit", ...}: place it; again with the
-                                        same attempt: other amounts, other cgroups, further sessions
+                                        same attempt: other amounts, other cgroups, further sessions and holders
     GET /v1/placements[/ID]             what is placed, and what runs of it
     DELETE /v1/placements/ID?attempt=N  it is over; it is shown until nothing of it runs
 
@@ -49,6 +49,7 @@ class Wanted(NamedTuple):
     job: str | None
     cgroups: tuple[str, ...]
     sessions: tuple[Session, ...]
+    holders: tuple[Session, ...]
 
 
 class PlacementRoutes(Routes):
@@ -56,7 +57,8 @@ class PlacementRoutes(Routes):
 
     @call("PUT", "/v1/placements/{placement:.+}", api.Placement, statuses=(200, 201), body=api_bodies.NewPlacement)
     async def put_placement(self, request: web.Request) -> web.Response:
-        """Place a task; with the same attempt again: other amounts, another cgroup, further sessions. For engines."""
+        """Place a task; with the same attempt again: other amounts, another cgroup, further sessions and holders. For
+        engines."""
         self._engine(request)
         id = request.match_info["placement"]
         if not ID.fullmatch(id):
@@ -68,7 +70,7 @@ class PlacementRoutes(Routes):
             await self._place(id, wanted)
         else:
             self._change(known, wanted)
-            placements.extend(known, wanted.cgroups, wanted.sessions)
+            placements.extend(known, wanted.cgroups, wanted.sessions, wanted.holders)
         self.shell.commits.soon()
         await self.shell.commits.done()
         made = placements.get(id)
@@ -137,6 +139,7 @@ class PlacementRoutes(Routes):
             "state": "leaving" if one.leaving else "placed",
             "cgroups": list(one.cgroups),
             "sessions": [pid for pid, _ in one.sessions],
+            "holders": [pid for pid, _ in one.holders],
             "pids": sorted({client.process.pid for client in self.shell.clients.of_job(one.job)}),
             "job": self.views.job(record, viewer),
         }
@@ -169,9 +172,9 @@ class PlacementRoutes(Routes):
             raise UsageError(f"{job!r} is not a job's id", code="bad_request", hint="16 hexadecimal digits")
         if not all(CGROUP.fullmatch(path) and not {".", ".."} & set(path.split("/")) for path in cgroups):
             raise UsageError("cgroup is not a path below the root, as /proc/PID/cgroup has it", code="bad_request")
-        session = body.integer("session", 2, 2**22)
+        session, holder = body.integer("session", 2, 2**22), body.integer("holder", 2, 2**22)
         body.finish(api_bodies.NewPlacement)
-        return Wanted(attempt, spec, job, cgroups, _session(session))
+        return Wanted(attempt, spec, job, cgroups, _session(session), _session(holder))
 
     # ---- changes -------------------------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class PlacementRoutes(Routes):
         job = wanted.job or new_job_id()
         record = registry.get(job)
         if record is not None and self._adopts(record, wanted):
-            placements.put(Placement(id, wanted.attempt, job, wanted.cgroups, wanted.sessions))
+            placements.put(Placement(id, wanted.attempt, job, wanted.cgroups, wanted.sessions, wanted.holders))
             record.over, record.spec = False, record.spec._replace(devices=wanted.spec.devices)
             self.shell.feed(JobSubmitted(job, record.spec))
             self._change(placements.get(id), wanted)
@@ -190,7 +193,7 @@ class PlacementRoutes(Routes):
             raise UsageError(f"there is a job {job} already", code="bad_request")
         record = registry.open(job, wanted.spec)
         record.admission = asyncio.get_running_loop().create_future()
-        placements.put(Placement(id, wanted.attempt, job, wanted.cgroups, wanted.sessions))
+        placements.put(Placement(id, wanted.attempt, job, wanted.cgroups, wanted.sessions, wanted.holders))
         self.shell.feed(JobSubmitted(job, wanted.spec))
         refusal = record.admission.result() if record.admission.done() else INTERNAL
         if refusal is not None:

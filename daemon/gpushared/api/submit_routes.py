@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -53,6 +54,8 @@ class SubmitRoutes(Routes):
         spec = self._spec(body, caller)
         placed = self._placed(caller, known)
         if placed is not None:
+            with contextlib.suppress(NotNoted):  # it promises nothing new
+                await self.shell.commits.done()
             return web.json_response(self.views.job(placed, self.viewer(request)))
         wrapper = Process.open(caller.pid)
         if wrapper is None:
@@ -121,6 +124,7 @@ class SubmitRoutes(Routes):
             raise Refused(f"{placement.id}, in which this program runs, has been ended", code="stale_attempt")
         if not caller.may_change(record.spec.uid) and record.spec.uid:
             raise self.not_theirs(record, caller.uid)
+        placements.take_wrapper(placement, caller.pid)
         return record
 
     def _reregister(self, job: str, spec: JobSpec, caller: Caller, wrapper: Process) -> JobRecord | None:

@@ -3,6 +3,9 @@
 A placement is a job that no wrapper holds: it begins and ends when the engine says so. Which programs belong to it is
 decided by where they run, which no program can choose: its cgroup and those below it, or a session and all that
 descends from it. What a program has in its environment does not count.
+
+An engine may name processes that hold a placement. When none of them lives any more, nor a program of it, it ends by
+itself: so a task that ended while its engine was away gives its request back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from gpushare.errors import Refused
 from gpushared.core import persistence
-from gpushared.system.processes import parent_and_session, start_time
+from gpushared.system.processes import Process, parent_and_session, start_time
 
 __all__ = ["PLACED_ONLY", "Placement", "Placements", "Session"]
 
@@ -24,6 +27,9 @@ Session = tuple[int, int]
 ANCESTORS = 64
 """Processes upwards among which a session is looked for."""
 MOST_SESSIONS = 256
+"""Likewise holders."""
+DESERTED = 15.0
+"""Seconds without a holder after which a placement ends. Its engine may name another one meanwhile."""
 PLACED_ONLY = "on this node only jobs that an engine has placed may use GPUs"
 KEPT = 10_000
 """How many placements that are over are remembered, each with its last attempt."""
@@ -41,13 +47,16 @@ class Placement:
     cgroups: tuple[str, ...] = ()
     """Their paths, as /proc/PID/cgroup shows them."""
     sessions: tuple[Session, ...] = ()
+    holders: tuple[Session, ...] = ()
+    """Processes, likewise. None: only the engine ends it."""
     leaving: bool = False
     """The engine has ended it, and processes of it are left."""
 
     def note(self) -> dict[str, Any]:
         """For state.json."""
-        sessions = [list(one) for one in self.sessions]
-        return {"id": self.id, "attempt": self.attempt, "cgroups": list(self.cgroups), "sessions": sessions}
+        sessions, holders = ([list(one) for one in some] for some in (self.sessions, self.holders))
+        where = {"cgroups": list(self.cgroups), "sessions": sessions, "holders": holders}
+        return {"id": self.id, "attempt": self.attempt, **where}
 
     @classmethod
     def noted(cls, job: str, note: Mapping[str, Any]) -> Placement:
@@ -56,11 +65,18 @@ class Placement:
         cgroups = note.get(
             "cgroups", [note.get("cgroup")] if note.get("cgroup") else []
         )  # `cgroup`: an earlier version
-        pairs = [one for one in sessions if _is_session(one)] if isinstance(sessions, list) else None
+        inside, holders = _pairs(sessions), _pairs(note.get("holders", []))
         paths = isinstance(cgroups, list) and all(isinstance(one, str) for one in cgroups)
-        if not isinstance(id, str) or type(attempt) is not int or not paths or pairs is None:
+        if not isinstance(id, str) or type(attempt) is not int or not paths or inside is None or holders is None:
             raise persistence.OddNote("no placement")
-        return cls(id, attempt, job, tuple(cgroups), tuple((pid, started) for pid, started in pairs))
+        return cls(id, attempt, job, tuple(cgroups), inside, holders)
+
+
+def _pairs(value: object) -> tuple[Session, ...] | None:
+    """Without those that are none. None: it is no list."""
+    if not isinstance(value, list):
+        return None
+    return tuple((one[0], one[1]) for one in value if _is_session(one))
 
 
 def _is_session(value: object) -> bool:
@@ -75,6 +91,8 @@ class Placements:
         self._of_job: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
         """Of each placement that is over, the last attempt. An older attempt is never accepted again."""
+        self._deserted: dict[str, float] = {}
+        """Placements whose holders have ended, and when that was seen first."""
 
     def __iter__(self) -> Iterator[Placement]:
         return iter(list(self._by_id.values()))
@@ -104,17 +122,37 @@ class Placements:
         self._by_id[placement.id] = placement
         self._of_job[placement.job] = placement.id
 
-    def extend(self, known: Placement, cgroups: tuple[str, ...], sessions: Iterable[Session]) -> Placement:
-        """Other cgroups in place of those that it has, and further sessions."""
-        living = dict.fromkeys(one for one in known.sessions if start_time(one[0]) == one[1])
-        together = (*living, *(one for one in sessions if one not in living))
-        fresh = replace(known, cgroups=cgroups or known.cgroups, sessions=together[-MOST_SESSIONS:])
+    def extend(
+        self,
+        known: Placement,
+        cgroups: tuple[str, ...],
+        sessions: Iterable[Session],
+        holders: Iterable[Session] = (),
+    ) -> Placement:
+        """Other cgroups in place of those that it has, and further sessions and holders."""
+        inside, held = _further(known.sessions, sessions), _further(known.holders, holders)
+        fresh = replace(known, cgroups=cgroups or known.cgroups, sessions=inside, holders=held or known.holders)
+        if fresh.holders != known.holders:
+            self._deserted.pop(known.id, None)
         self.put(fresh)
         return fresh
 
     def drop(self, id: str) -> None:
-        """It was never taken: the core has refused its job."""
+        """The same attempt may be placed again: the core has refused its job, or it is deserted."""
         self._of_job.pop(self._by_id.pop(id).job, None)
+        self._deserted.pop(id, None)
+
+    def take_wrapper(self, known: Placement, pid: int) -> None:
+        """A wrapper that runs in it, as was checked, holds it and its program, whatever becomes of those before it."""
+        started = start_time(pid)
+        if known.holders and started is not None:
+            self.extend(known, (), [(pid, started)] if known.sessions else [], [(pid, started)])
+
+    def deserted(self, now: float) -> list[Placement]:
+        """Those that no holder has held for DESERTED seconds, at `now` of a clock that is never set."""
+        alone = [one for one in self if one.holders and not one.leaving and not _lives(one.holders)]
+        self._deserted = {one.id: self._deserted.get(one.id, now) for one in alone}
+        return [one for one in alone if now >= self._deserted[one.id] + DESERTED]
 
     def leave(self, known: Placement) -> None:
         """The engine has ended it."""
@@ -166,6 +204,21 @@ class Placements:
                 return None
             pid = parent
         return None
+
+
+def _further(known: Iterable[Session], more: Iterable[Session]) -> tuple[Session, ...]:
+    """The living ones of those that are known, and these."""
+    living = dict.fromkeys(one for one in known if start_time(one[0]) == one[1])
+    return (*living, *(one for one in more if one not in living))[-MOST_SESSIONS:]
+
+
+def _lives(processes: Iterable[Session]) -> bool:
+    for pid, started in processes:
+        found = Process.open(pid, started)
+        if found is not None:
+            found.close()
+            return True
+    return False
 
 
 def cgroups_of(pid: int) -> list[str]:

@@ -81,9 +81,10 @@ def _open_running(
     outside: Outside, job: JobRestored, identity: dict[str, Any], found: FoundState, *, has_pages: bool
 ) -> None:
     # A wrapper that has ended its job may live on; the job ends with its last process all the same.
-    # If the wrapper was killed, the job lasts as long as its program.
-    wrapper = (_find(identity.get("wrapper")) or _find(identity.get("main"))) if job.open else None
+    # If the wrapper was killed, the job lasts as long as its program. A placement does not: its engine ends it.
     placement = _placement(job.job, identity, found)
+    held = job.open and placement is None
+    wrapper = (_find(identity.get("wrapper")) or _find(identity.get("main"))) if held else None
     if wrapper is None and not has_pages and (placement is None or not job.open):
         return
     if placement is not None:

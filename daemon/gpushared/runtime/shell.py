@@ -40,6 +40,7 @@ from gpushared.runtime.stopping import Stopper
 from gpushared.runtime.suspenders import Suspenders
 from gpushared.runtime.turn_keeper import TurnKeeper
 from gpushared.system.epoll import Epoll
+from gpushared.system.logs import facts, log
 
 
 @dataclass(slots=True)
@@ -138,6 +139,15 @@ class Shell:
         self._suspenders.end_job(done.job)
         self._hook_runners.end_job(done.job)
         self.jobs.closed(done)
+
+    def end_deserted(self) -> None:
+        """End placements that nothing holds any more."""
+        for one in self.jobs.placements.deserted(time.monotonic()):
+            record = self.registry.get(one.job)
+            if record is not None and not self.clients.has_job(one.job):
+                log.info("a placement is over: nothing of it lives", extra=facts(placement=one.id, **record.who))
+                self.jobs.placements.drop(one.id)
+                self.jobs.end(record)
 
     def end_streams(self) -> None:
         """The daemon goes: followers should look for the next one."""
