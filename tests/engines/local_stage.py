@@ -35,6 +35,7 @@ class FakeDaemon:
     def __init__(self) -> None:
         self.placed: dict[str, dict[str, Any]] = {}
         """By id, as they were last said."""
+        self.holders: dict[str, list[int]] = {}
 
     def nodes(self, ours: Any) -> list[SeenNode]:
         self.ours = set(ours)
@@ -58,13 +59,20 @@ class FakeDaemon:
 
     def place_task(self, id: str, body: dict[str, Any]) -> None:
         self.placed[id] = body
+        if body["holder"] is not None:
+            self.holders.setdefault(id, []).append(body["holder"])
 
     def placements(self) -> list[dict[str, Any]]:
-        return [{"id": id, "attempt": body["attempt"], "state": "placed"} for id, body in self.placed.items()]
+        """A holder is known from the call that names it until its placement ends."""
+        return [
+            {"id": id, "attempt": body["attempt"], "state": "placed", "holders": self.holders.get(id, [])}
+            for id, body in self.placed.items()
+        ]
 
     def displace(self, id: str, attempt: int) -> None:
         if id in self.placed and self.placed[id]["attempt"] <= attempt:
             del self.placed[id]
+            self.holders.pop(id, None)
 
     def close(self) -> None: ...
 

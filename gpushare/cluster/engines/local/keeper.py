@@ -7,7 +7,8 @@ module from under it, and it starts quickly.
     stdin       what to start (start.json), opened by the service
     cwd         the task's own folder, which belongs to the user
     ../stop.json    it is to be asked to stop, when to be killed, and why; the service writes it
-    argv        the descriptor of the lock, and of a pipe that says that this process has its resource limits
+    argv        the descriptor of the lock, and of a pipe that says that this process may start a program: it has its
+                resource limits, and the node daemon knows it
 
 The service locks the file before it starts the keeper, and the keeper inherits the lock. So the lock is free exactly
 when no keeper lives. In the folder:
@@ -17,11 +18,13 @@ when no keeper lives. In the folder:
     running         the program itself has started (task.py)
     report          how the program ended (gpushare run --report)
     refused.json    why it was not started (task.py)
+    end.room        becomes end.json, so that an end can be written while the disk is full
     end.json        how the task ended; the last thing that is written
     out             the pipe that is the program's output
 
 If a keeper is killed, the service starts another one in the same folder. That one finds the program by its process id
-and start time and goes on. The program has the pipe open for reading too, so it can write while nobody listens.
+and start time and goes on, whether the node daemon answers or not: what has begun has an end in any case. The program
+has the pipe open for reading too, so it can write while nobody listens.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +57,10 @@ WRAPPER_WITHIN = 3.0
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these; the program shall not."""
 NOT_STARTED = 125
+ROOM = 4096
+"""Bytes for an end."""
+MOST_WHY = 1000
+"""Characters."""
 
 
 class Process(NamedTuple):
@@ -142,15 +150,47 @@ def write_json(name: str, value: Any) -> None:
     Path(fresh).replace(name)
 
 
+def make_room() -> None:
+    """Take what an end will need of the disk. Raises OSError."""
+    descriptor = os.open("end.room", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, b" " * ROOM)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def note_end(end: dict[str, Any]) -> None:
+    """Written over the room for it, which takes nothing of a full disk. JSON may have blanks at its end."""
+    text = json.dumps(end).encode().ljust(ROOM)
+    try:
+        descriptor = os.open("end.room", os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:  # it never started
+        write_json("end.json", end)
+        return
+    try:
+        os.write(descriptor, text)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    Path("end.room").replace("end.json")
+
+
 class Log:
     """The file that output goes to, and one older one: never more than `most` bytes together."""
 
-    def __init__(self, path: str, most: int) -> None:
+    def __init__(self, path: str, most: int, *, needed: bool = True) -> None:
+        """Raises OSError if it is needed. Else what cannot be written is lost."""
         self.path = path
         self.most = most
         self.lost = 0
         """Bytes that could not be written: the disk is full."""
-        self._open()
+        self.descriptor, self.size = -1, 0
+        try:
+            self._open()
+        except OSError:
+            if needed:
+                raise
 
     def _open(self) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
@@ -174,6 +214,7 @@ class Log:
     def _turn_over(self) -> None:
         Path(self.path).replace(f"{self.path}.1")
         os.close(self.descriptor)
+        self.descriptor = -1
         self._open()
 
 
@@ -199,24 +240,29 @@ class Keeper:
         for descriptor in (self.wake_read, self.wake_write):
             os.set_blocking(descriptor, False)
 
-    def run(self) -> None:
+    def run(self, may_start: Callable[[], bool]) -> None:
         if read_json("end.json") is not None:
             return
         self._hear()
-        with contextlib.suppress(FileExistsError):
-            os.mkfifo("out", 0o600)
-        self.pipe = os.open("out", os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)  # for writing too, so it never ends
+        self._find()
+        fresh = self.main is None and not os.path.lexists("begun")
+        if fresh and self._told() is not None:
+            self._end("stopped", None, "")
+            return
         try:
-            Path(self.start["log"]).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.log = Log(self.start["log"], self.start["log_most"])
+            if fresh:
+                Path(self.start["log"]).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.log = Log(self.start["log"], self.start["log_most"], needed=fresh)
         except OSError as error:
             self._end("failed", None, f"cannot write the log {self.start['log']}: {error.strerror}")
             return
-        self._find()
-        if self.main is None and not os.path.lexists("begun"):
-            if self._told() is not None:
-                self._end("stopped", None, "")
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo("out", 0o600)
+        self.pipe = os.open("out", os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)  # for writing too, so it never ends
+        if fresh:
+            if not may_start():
                 return
+            make_room()
             self._launch()
         self._look_after()
         self._pump()
@@ -438,7 +484,8 @@ class Keeper:
         return None if self.status is None else os.waitstatus_to_exitcode(self.status)
 
     def _end(self, kind: str, code: int | None, why: str, *, node: bool = False) -> None:
-        write_json("end.json", {"kind": kind, "exit": code, "why": why, "node": node, "time": time.time()})
+        ran = time.monotonic() - self.since
+        note_end({"kind": kind, "exit": code, "why": why[:MOST_WHY], "node": node, "time": time.time(), "ran": ran})
 
 
 def set_limits(wanted: dict[str, list[int]]) -> None:
@@ -460,11 +507,14 @@ def main() -> None:
     os.set_inheritable(lock, False)
     with os.fdopen(0, encoding="utf-8", closefd=False) as file:
         start = json.load(file)
-    with contextlib.suppress(OSError):
-        if os.read(ready, 1) != b"1":
-            return  # the service was killed; the next one starts another keeper
-        os.close(ready)
-    Keeper(start).run()
+
+    def may_start() -> bool:
+        """False: the service was killed, or the daemon does not know the task; another keeper comes."""
+        with contextlib.suppress(OSError):
+            return os.read(ready, 1) == b"1"
+        return False
+
+    Keeper(start).run(may_start)
 
 
 if __name__ == "__main__":

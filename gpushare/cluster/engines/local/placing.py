@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpushare.api import Placement
 from gpushare.client import MAY_PASS
 from gpushare.cluster.engines.local.gpus import Daemon
+from gpushare.cluster.engines.local.spool import Folder
 from gpushare.cluster.engines.seam import Busy, Refused, Unanswered
-from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, UsageError
 
 __all__ = ["Placing"]
 
@@ -69,8 +71,9 @@ class Placing:
         self._first.pop(which, None)
         return None
 
-    def put(self, start: Mapping[str, Any], session: int | None = None) -> None:
-        """Place it, or say it again: nothing changes then but amounts that are others. Raises GpushareError."""
+    def put(self, start: Mapping[str, Any], process: int | None = None) -> None:
+        """Place it, or say it again: nothing changes then but amounts that are others. `process`: its keeper or its
+        program. That one holds the placement, and its session is inside. Raises GpushareError."""
         body = {
             "attempt": start["attempt"],
             "uid": start["uid"],
@@ -82,11 +85,12 @@ class Placing:
             "name": start["name"],
             "job": start["job"],
             "cgroup": start["cgroup"] or None,
-            "session": session,
+            "session": None if start["cgroup"] else process,
+            "holder": process,
         }
         self._daemon.client().place(str(start["placement"]), body)
 
-    def enter(self, start: Mapping[str, Any], keeper: int, program: int | None) -> None:
+    def enter(self, start: Mapping[str, Any], keeper: int, program: Mapping[str, int] | None) -> None:
         """Its keeper runs as this process and has started nothing yet, or a keeper before it has started `program`.
         Raises GpushareError or OSError."""
         if start.get("placement") is None or not self.able:
@@ -95,10 +99,10 @@ class Placing:
             folder = self._cgroups[0] / str(start["mark"])
             folder.mkdir(exist_ok=True)
             (folder / "cgroup.procs").write_text(str(keeper))
-            return
         self.put(start, keeper)
         if program is not None:
-            self.put(start, program)
+            with contextlib.suppress(UsageError):  # it has just ended
+                self.put(start, program["pid"])
 
     def over(self, start: Mapping[str, Any]) -> None:
         """End a placement. If the daemon cannot be told, tidy() does it later."""
@@ -108,24 +112,35 @@ class Placing:
             self._displace(str(start["placement"]), int(start["attempt"]))
         self._leave(str(start["mark"]))
 
-    def tidy(self, living: Collection[Mapping[str, Any]]) -> None:
-        """After a crash of any part: what lives is placed, and nothing else of this service. Raises GpushareError."""
+    def tidy(self, living: Collection[tuple[Mapping[str, Any], Folder]]) -> None:
+        """After a crash of any part: what lives is placed and held, and nothing else of this service. Raises
+        GpushareError."""
         if not self.able:
             return
-        placed = [start for start in living if start.get("placement") is not None]
-        wanted = {(start["placement"], start["attempt"]) for start in placed}
+        placed = [(start, folder) for start, folder in living if start.get("placement") is not None]
+        wanted = {(start["placement"], start["attempt"]) for start, _ in placed}
         found = {(one["id"], one["attempt"]): one for one in self._daemon.client().placements()}
         for (id, attempt), one in found.items():
             if id.startswith(f"{self._name}/") and (id, attempt) not in wanted and one["state"] == "placed":
                 self._displace(id, attempt)
-        for start in placed:
-            if (start["placement"], start["attempt"]) not in found:
-                self.put(start)
+        for start, folder in placed:
+            with contextlib.suppress(GpushareError):  # of this one: the next round tries again
+                self._keep(start, folder, found.get((start["placement"], start["attempt"])))
         if self._cgroups is not None:
-            marks = {start["mark"] for start in placed}
-            for folder in self._cgroups[0].iterdir():
-                if folder.is_dir() and folder.name not in marks:
-                    self._leave(folder.name)
+            marks = {start["mark"] for start, _ in placed}
+            for cgroup in self._cgroups[0].iterdir():
+                if cgroup.is_dir() and cgroup.name not in marks:
+                    self._leave(cgroup.name)
+
+    def _keep(self, start: Mapping[str, Any], folder: Folder, known: Placement | None) -> None:
+        """Place it if the daemon does not know it, and name the living processes that the daemon does not know."""
+        if known is None:
+            self.put(start)
+        elif known["state"] != "placed":
+            return
+        for one in (folder.living_keeper(), folder.living_program()):
+            if one is not None and (known is None or one["pid"] not in known["holders"]):
+                self.put(start, one["pid"])
 
     def _displace(self, id: str, attempt: int) -> None:
         with contextlib.suppress(NoSuchJob):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -43,6 +44,8 @@ from gpushare.cluster.model import Place
 from gpushare.errors import GpushareError, UsageError
 
 __all__ = ["CANNOT", "Local", "make"]
+
+log = logging.getLogger(__name__)
 
 CANNOT = {
     "nodes": "it is one machine",
@@ -140,10 +143,10 @@ class Local:
     # ---- what there is -------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[SeenNode]:
-        living = [task.start for task in self._tasks.values() if task.end is None]
-        found = self.daemon.nodes({str(start["job"]) for start in living})
+        living = [task for task in self._tasks.values() if task.end is None]
+        found = self.daemon.nodes({str(task.start["job"]) for task in living})
         with contextlib.suppress(GpushareError):  # it answered just now; the next round tries again
-            self.placing.tidy(living)
+            self.placing.tidy([(task.start, task.folder) for task in living])
         return found
 
     def tasks(self) -> Mapping[str, Sequence[SeenTask]]:
@@ -170,12 +173,14 @@ class Local:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 task.keeper.wait(1.0)  # it has let go of its lock: it is ending
         try:
-            end = task.folder.end()
-            if end is None:
-                self._keepers.keep(task, lock)
-                return
+            end = task.folder.end() or self._keepers.keep(task, lock)
+        except OSError as error:
+            log.warning("no keeper can be started for job %s: %s", key.job, error)
+            return
         finally:
             os.close(lock)
+        if end is None:
+            return
         task.close()
         task.end = end
         self.placing.over(task.start)

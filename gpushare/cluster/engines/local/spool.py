@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpushare.cluster.engines.local.keeper import process
+
 __all__ = ["Folder", "Key", "Spool", "boot_id"]
 
 MOST_READ = 256 * 1024
@@ -94,11 +96,12 @@ class Folder:
         sound = isinstance(value, dict) and isinstance(value.get("kind"), str)
         return value if sound else None
 
-    def program(self) -> int | None:
-        """The pid of its first process, as its keeper has noted it."""
-        value = _read(self.own / "running.json", MOST_READ)
-        pid = value.get("pid") if isinstance(value, dict) else None
-        return pid if type(pid) is int and pid > 1 else None
+    def living_program(self) -> dict[str, Any] | None:
+        """What identifies its first process, as its keeper has noted it; None: it has none that lives."""
+        return _living(_read(self.own / "running.json", MOST_READ))
+
+    def living_keeper(self) -> dict[str, Any] | None:
+        return _living(self.keeper())
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self.own / name)
@@ -145,6 +148,13 @@ class Spool:
         path = self.directory / key.name
         fresh.rename(path)
         return Folder(path)
+
+
+def _living(noted: Any) -> dict[str, Any] | None:
+    """The pid and the start time of a process that was noted, if it lives."""
+    pid = noted.get("pid") if isinstance(noted, dict) else None
+    found = process(pid) if type(pid) is int and 1 < pid < 2**31 else None
+    return {"pid": pid, "start": found.start} if found is not None and found.start == noted.get("start") else None
 
 
 def _read(path: Path, most: int) -> Any:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from gpushare.errors import DaemonUnreachable, GpushareError, Refused
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted, Refused
 from gpushare.launch import Options, run
 
 __all__ = ["main", "options"]
 
+KEEPER_WITHIN = 15.0
+"""Seconds."""
 BOOT = """import sys
 root = sys.argv.pop(1)
 root in sys.path or sys.path.insert(0, root)
@@ -50,7 +53,7 @@ def main() -> None:
     spec, folder = json.loads(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(folder, False)
     try:
-        code = run(options(spec, folder))
+        code = _run(options(spec, folder))
     except GpushareError as error:
         sys.stderr.write(f"{error.render()}\n")
         words = error.message + (f" ({error.hint})" if error.hint else "")
@@ -59,6 +62,18 @@ def main() -> None:
         code = error.exit_code
     sys.stderr.flush()
     os._exit(code)
+
+
+def _run(wanted: Options) -> int:
+    """Where the keeper was killed just now, the daemon does not know this process before the next one comes."""
+    patience = time.monotonic() + KEEPER_WITHIN
+    while True:
+        try:
+            return run(wanted)
+        except NotPermitted as error:
+            if error.code != "placed" or time.monotonic() >= patience:
+                raise
+            time.sleep(0.2)
 
 
 def _note(folder: int, name: str, value: dict[str, Any]) -> None:

@@ -27,6 +27,8 @@ class Task:
     kept_since: float = 0.0
     """When this service has started the latest."""
     tries: int = 0
+    trouble: str = ""
+    """Why the latest keeper may start nothing."""
     next_try: float = 0.0
     end: Mapping[str, Any] | None = None
     stop: float | None = None
