@@ -60,8 +60,7 @@ struct gs_gpu *gs_gpu_of(CUdevice device) {
 
 struct gs_gpu *gs_gpu_with_uuid(const uint8_t uuid[GS_UUID_BYTES]) {
     for (struct gs_gpu *gpu = gs_gpus; gpu < gs_gpus + GS_MAX_GPUS; gpu++)
-        if (__atomic_load_n(&gpu->known, __ATOMIC_ACQUIRE) && memcmp(gpu->uuid, uuid, GS_UUID_BYTES) == 0 &&
-            __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL)
+        if (__atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL && memcmp(gpu->uuid, uuid, GS_UUID_BYTES) == 0)
             return gpu;
     return NULL;
 }
@@ -134,7 +133,7 @@ void gs_context_remove_name(CUcontext name) {
 void gs_context_remove(uint32_t number) {
     gs_lock(&slots_lock);
     for (struct gs_known_context *slot = slots; slot < slots + SLOTS; slot++)
-        if (slot->handle != NULL && slot->handle != TOMB && slot->number == number)
+        if (slot->number == number)
             empty_slot(slot);
     gs_unlock(&slots_lock);
 }
@@ -168,7 +167,7 @@ CUcontext gs_context_on(const struct gs_gpu *gpu) {
     CUcontext found = NULL;
     gs_lock(&slots_lock);
     for (int i = 0; i < SLOTS && found == NULL; i++)
-        if (slots[i].handle != NULL && slots[i].handle != TOMB && slots[i].gpu == gpu)
+        if (slots[i].gpu == gpu && slots[i].handle != TOMB)
             found = slots[i].handle;
     gs_unlock(&slots_lock);
     return found;

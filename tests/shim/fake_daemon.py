@@ -31,7 +31,7 @@ HAS_PAGE = 1
 DRIVER_FAILED = 1
 
 HEADER = struct.Struct("<IHHII")
-HELLO_BODY = struct.Struct("<QQIIQIIQIIiI64s")
+HELLO_BODY = struct.Struct("<QQIIQIIQIIiI64sII")
 WELCOME_BODY = struct.Struct("<QQII384s")
 ATTACH_BODY = struct.Struct("<16sQ")
 ASK_BODY = struct.Struct("<QIIQI")

@@ -229,6 +229,113 @@ def test_the_other_variables(options):
     assert found["priority"] == 2**31 - 1 and err == ""
 
 
+def test_what_is_not_set_is_the_daemons_to_choose(options):
+    found, err = options(GPUSHARE_LIMIT="4Gi")
+    unset = ("job", "priority", "grace", "visible_request", "steps", "min_run", "devices", "software")
+    assert [found[name] for name in unset] == [0, 0, 0, 0, 0, 0, "", 0]
+    assert (found["level"], found["name"], err) == (1, "core_options-asan", ""), "warnings, and the program's name"
+
+
+TRIM, TERM, KILL, SUSPEND, HOOK = 1, 2, 4, 8, 16
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        *[("kill", KILL), ("trim", TRIM | KILL), ("term,kill", TERM | KILL), ("TRIM,Term", TRIM | TERM | KILL)],
+        *[("suspend", SUSPEND | KILL), ("hook,suspend", HOOK | SUSPEND | KILL), (" trim , kill ", TRIM | KILL)],
+        ("trim,hook,suspend,term,kill", TRIM | HOOK | SUSPEND | TERM | KILL),
+        *[("term,trim", None), ("trim,trim", None), ("trim kill", None), ("trim,", None), (",trim", None)],
+        *[("kil", None), ("killed", None), ("kill,term", None), ("trim;kill", None), ("all", None)],
+    ],
+)
+def test_the_steps_of_a_reclaim_in_their_order(options, text, steps):
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_ON_RECLAIM=text)
+    assert found["steps"] == (steps or 0)
+    wrong = "gpushare: GPUSHARE_ON_RECLAIM: not a part of trim,hook,suspend,term,kill in this order: ignored\n"
+    assert err == ("" if steps else wrong)
+
+
+@pytest.mark.parametrize(("name", "key"), [("GPUSHARE_GRACE", "grace"), ("GPUSHARE_MIN_RUN_TIME", "min_run")])
+def test_durations_of_a_job(options, name, key):
+    assert options(GPUSHARE_LIMIT="4Gi", **{name: "1.5m"})[0][key] == 90_000
+    found, err = options(GPUSHARE_LIMIT="4Gi", **{name: "soon"})
+    assert found[key] == 0
+    assert err.startswith(f"gpushare: {name}: not a duration (write ") and err.endswith("): ignored\n")
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MIN_RUN_TIME="0")[0]["min_run"] == 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "source", "said"),
+    [
+        ({"GPUSHARE_LIMIT": "4Gi"}, "GPUSHARE_LIMIT=4Gi", ""),
+        ({"GPUSHARE_REQUEST": "2Gi"}, "GPUSHARE_REQUEST=2Gi", ""),
+        ({"GPUSHARE_REQUEST": "2Gi", "NVIDIA_GPU_MEMORY_LIMIT": "4096"}, "NVIDIA_GPU_MEMORY_LIMIT=4096", ""),
+        ({"GPUSHARE_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_LIMIT": "4096"}, "GPUSHARE_LIMIT=4Gi", ""),
+        (
+            {"GPUSHARE_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_LIMIT": "4095"},
+            "GPUSHARE_LIMIT=4Gi",
+            "NVIDIA_GPU_MEMORY_LIMIT=4095: overruled by another variable",
+        ),
+        (
+            {"GPUSHARE_LIMIT": "max", "RUNAI_GPU_MEMORY_LIMIT": "0.5"},
+            "GPUSHARE_LIMIT=max",
+            "RUNAI_GPU_MEMORY_LIMIT=0.5: overruled by another variable",
+        ),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_1": "3g", "CUDA_DEVICE_MEMORY_LIMIT_0": "4g"}, "CUDA_DEVICE_MEMORY_LIMIT_1=3g", ""),
+        ({"GPUSHARE_JOB": "ab"}, "", ""),
+    ],
+)
+def test_which_variable_the_limit_is_from(options, environ, source, said):
+    found, err = options(**environ)
+    assert found["source"] == source
+    assert err == (f"gpushare: {said}\n" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit", "kept"),
+    [
+        ("4Gi", "4Gi", True),
+        ("max", "max", True),
+        ("max", "1.0", True),
+        ("100%", "max", True),
+        ("max", "0.999", False),
+        ("50%", "49%", False),
+        ("2Gi", "1Gi", False),
+        ("2Gi", "1%", True),
+    ],
+)
+def test_a_request_is_not_above_the_limit_as_far_as_that_can_be_known(options, request_, limit, kept):
+    """Bytes and shares are compared on a GPU, by the daemon."""
+    found, err = options(GPUSHARE_REQUEST=request_, GPUSHARE_LIMIT=limit)
+    told = "gpushare: the request is above the limit: the limit counts for both\n"
+    assert err == ("" if kept else told)
+    assert (found["request"] == found["limit"]) is (not kept or request_ == limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [
+        *[("ff", 255), ("FF", 255), ("00000000000000ab", 171), ("f" * 16, 2**64 - 1)],
+        *[("1 2", 1), ("1x", 0), ("-1", 0), (" 7", 7)],
+    ],
+)
+def test_a_jobs_id(options, text, id):
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_JOB=text)[0]["job"] == id
+
+
+def test_what_a_program_sees(options):
+    found, _ = options(GPUSHARE_LIMIT="4Gi", CUDA_VISIBLE_DEVICES="GPU-1234,GPU-5", GPUSHARE_VISIBLE="limit")
+    assert (found["devices"], found["visible_request"]) == ("GPU-1234,GPU-5", 0)
+    for number, name in enumerate(("error", "warning", "info", "debug")):
+        assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_LOG=f" {name} ")[0]["level"] == number
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_LOG="loud")[0]["level"] == 1
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_DRIVER="sim")[0]["software"] == 1
+    assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_DRIVER="nvidia")[0]["software"] == 0
+    found, err = options(GPUSHARE_LIMIT="none", GPUSHARE_LOG="error", GPUSHARE_GRACE="x", GPUSHARE_NONE="1")
+    assert found["active"] == 1 and err == "", "only errors are wanted"
+
+
 def test_where_daemons_are_looked_for(options, tmp_path):
     base = {"GPUSHARE_LIMIT": "4Gi", "XDG_RUNTIME_DIR": str(tmp_path)}
     assert options(**base)[0]["sockets"] == ["/run/gpushare/shim.sock", ""]

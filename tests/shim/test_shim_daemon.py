@@ -41,10 +41,11 @@ def test_nothing_happens_before_the_first_context(host, daemon):
 def test_hello_says_who_and_what(host, daemon):
     host.python("Cuda().start()", GPUSHARE_JOB="00000000000000ab", GPUSHARE_GRACE="1.5s", **LIMIT)
     (hello,) = daemon.hellos
-    job, page, flags, pid, request, ownkind, _, limit, limit_kind, _, priority, grace, name = hello
+    job, page, flags, pid, request, ownkind, _, limit, limit_kind, _, priority, grace, name, *steps = hello
     assert (job, page, flags) == (0xAB, 0, 0) and pid > 1
     assert (request, ownkind, limit, limit_kind) == (4 * GIB, 1, 8 * GIB, 1)
     assert (priority, grace, name.rstrip(b"\0")) == (-3, 1500, b"train")
+    assert steps == [0, 0], "the daemon's own, for want of a choice"
 
 
 def test_credit_is_asked_for_only_when_it_is_used_up(host, daemon):
@@ -464,6 +465,51 @@ def test_a_context_that_opened_while_the_daemon_was_away_is_told_of_when_it_clos
     tell(child)
     finish(child)
     assert [frame.type for frame in daemon.frames][before:] == [wire.ATTACH, wire.DETACH]
+
+
+def test_the_first_frame_tells_all_that_the_job_has_chosen(host, daemon):
+    host.python(
+        "Cuda().start()",
+        GPUSHARE_JOB="00000000000000ab",
+        GPUSHARE_REQUEST="1Gi",
+        GPUSHARE_LIMIT="25%",
+        GPUSHARE_PRIORITY="-3",
+        GPUSHARE_GRACE="7s",
+        GPUSHARE_ON_RECLAIM="trim,term",
+        GPUSHARE_MIN_RUN_TIME="2m",
+        GPUSHARE_NAME="one",
+    )
+    ((job, page, flags, pid, request, kind, _, limit, share, _, priority, grace, name, steps, min_run),) = daemon.hellos
+    assert (job, page, flags) == (0xAB, 0, 0) and pid > 0
+    assert (request, kind, limit, share) == (GIB, 1, 25 * 10**7, 2), "bytes, and a share in billionths"
+    assert (priority, grace, steps, min_run) == (-3, 7000, 1 | 2 | 4, 120_000), "kill is always the last step"
+    assert name.rstrip(b"\0") == b"one"
+
+
+def test_an_answer_is_taken_as_soon_as_it_is_there_whoever_reads(host, daemon):
+    """One of the threads that wait reads for all. Another one whose answer has come reads nothing more itself."""
+    daemon.policy.limit = daemon.policy.request = 16 * GIB
+    daemon.policy.decide = lambda ask: time.sleep({GIB: 1.6, 2 * GIB: 0.5}[ask.bytes]) or wire.OK
+    said = host.python(
+        """
+        import threading, time
+        cuda = Cuda()
+        context, took = cuda.start().primary(), {}
+        def take(size):
+            check(cuda.cuCtxSetCurrent(context))
+            began = time.monotonic()
+            cuda.must_alloc(size)
+            took[size] = time.monotonic() - began
+        threads = [threading.Thread(target=take, args=(size,)) for size in (GiB, 2 * GiB)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.2)
+        [thread.join() for thread in threads]
+        say([took[GiB], took[2 * GiB]])
+        """,
+        **LIMIT,
+    ).said
+    assert said[0] >= 1.5 and 0.4 < said[1] < 1.2
 
 
 def test_a_short_absence_is_not_noticed(host, daemon):
