@@ -32,13 +32,15 @@ CORE_PROGRAMS = tuple(
 )
 """What tests/shim/test_shim_core.py compiles into programs of its own. That they run a line is not measured."""
 
-PARTS = tuple(
-    f"shim/preload/{name}"
-    for name in (
-        *("account.c", "block.c", "charge.c", "copies.c", "device.c", "graph_pool.c", "hook_limit.c", "hook_linear.c"),
-        *("message.c", "packet.c", "pool.c", "stream.c", "account.h", "charge.h", "device.h", "lock.h", "stream.h"),
-    )
-) + ("shim/credit.h",)
+PARTS = (
+    *(
+        f"shim/preload/{name}.c"
+        for name in ("account", "block", "charge", "copies", "device", "graph_pool", "hook_limit", "hook_linear")
+    ),
+    *(f"shim/preload/{name}.c" for name in ("message", "packet", "pool", "stream", "table")),
+    *(f"shim/preload/{name}.h" for name in ("account", "charge", "device", "lock", "stream", "system")),
+    "shim/credit.h",
+)
 """What those of tests/shim/test_shim_parts.py are made of."""
 
 
