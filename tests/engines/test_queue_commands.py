@@ -392,3 +392,44 @@ def test_a_log_is_followed_through_its_replacement(tmp_path) -> None:
     assert Tail(path, 2).read() == b"two\nthree\n"
     assert Tail(path, 0).read() == b""
     assert Tail(path, 99).read() == b"one\ntwo\nthree\n"
+
+
+def test_when_it_ran_and_which_attempt_is_known_after_a_kill_of_the_service(queue) -> None:
+    """It ends while no service runs, or just then; the next one finds it."""
+    runs = queue.submit("--request", "30%", "--", "sh", "-c", "echo up; sleep 3")
+    queue.until(runs, "running")
+    began = queue.job(runs)["started"]
+    queue.stop(signal.SIGKILL)
+    time.sleep(4.5)
+    queue.start()
+    job = queue.until(runs, "ended")
+    assert (job["attempt"], job["result"]["how"]) == (1, "done")
+    assert 2.5 < job["ended"] - job["started"] < 4.4, "as long as it ran, not until somebody looked"
+    assert abs(job["started"] - began) < 1.0
+
+
+def test_a_service_that_was_killed_knows_since_when_a_job_runs(queue) -> None:
+    runs = queue.submit("--request", "30%", "--", "sleep", "600")
+    queue.until(runs, "running")
+    began = queue.job(runs)["started"]
+    queue.stop(signal.SIGKILL)
+    time.sleep(2.0)
+    queue.start()
+    job = queue.until(runs, "running")
+    assert abs(job["started"] - began) < 1.0 and job["attempt"] == 1
+    queue.stop(signal.SIGKILL)
+    queue.start()
+    assert queue("cancel", "--now", runs).returncode == 0
+    assert queue.until(runs, "ended")["attempt"] == 1
+
+
+def test_the_times_of_a_job_that_was_stopped_for_another_are_those_of_its_latest_attempt(queue) -> None:
+    low = queue.submit("--gpus", "2", "--priority", "1", "--grace", "1", "--name", "low", "--", "sleep", "4")
+    queue.until(low, "running")
+    time.sleep(1.5)
+    first = queue.job(low)["started"]
+    high = queue.submit("--gpus", "2", "--priority", "99", "--", "sleep", "1")
+    queue.until(high, "ended")
+    assert queue.until(low, "running")["attempt"] == 2
+    job = queue.until(low, "ended")
+    assert job["started"] > first + 2.0 and job["ended"] - job["started"] < 7.0

@@ -74,6 +74,9 @@ class SeenTask:
     node_to_blame: bool = False
     exit: int | None = None
     """Of one that is done: its exit status, or the signal that ended it as a negative number. None: nobody knows."""
+    began: float | None = None
+    """When its program began to run, and when it ended, in seconds since 1970. None: nobody knows, or it has not."""
+    ended: float | None = None
 
     @property
     def holds(self) -> bool:

@@ -47,7 +47,10 @@ CREATE INDEX IF NOT EXISTS job_ended ON job (ended);
 CREATE TABLE IF NOT EXISTS cordon (node TEXT PRIMARY KEY, draining INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS own_queue (name TEXT PRIMARY KEY, uid INTEGER NOT NULL) WITHOUT ROWID;
 """
-LIVE = "SELECT id, number, place, uid, user, submitted, held, requeue, after, started, how, exit, text FROM job"
+LIVE = (
+    "SELECT id, number, place, uid, user, submitted, held, requeue, after, started, how, exit, text, attempt, evictions"
+    " FROM job"
+)
 ENDED = (
     "SELECT id, number, place, uid, user, submitted, job, requeue, started, ended, evictions, attempt, how, exit, text"
     " FROM job WHERE ended IS NOT NULL"
@@ -245,6 +248,13 @@ class Book:
         )
 
     @staticmethod
+    def set_progress(connection: sqlite3.Connection, entries: Iterable[Entry]) -> None:
+        connection.executemany(
+            "UPDATE job SET started = ?, attempt = ?, evictions = ? WHERE id = ?",
+            [(entry.started, entry.attempt, entry.evictions, entry.id) for entry in entries],
+        )
+
+    @staticmethod
     def set_cordon(connection: sqlite3.Connection, node: str, draining: bool | None) -> None:
         """Note that a node is closed; None: jobs may start there again."""
         connection.execute("DELETE FROM cordon WHERE node = ?", (node,))
@@ -253,16 +263,15 @@ class Book:
 
     # ---- changes by themselves -----------------------------------------------------------------------
 
-    def close(self, entries: Sequence[Entry], now: float) -> None:
-        """Note that jobs are over."""
+    def close(self, entries: Sequence[Entry], ended: Sequence[float]) -> None:
+        """Note that jobs are over, and when each has ended."""
         count = self._ended + len(entries)
         surplus = count - KEPT if count > KEPT + SPARE else 0
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.executemany(
-                "UPDATE job SET ended = ?, started = ?, attempt = ?, evictions = ? WHERE id = ?",
-                [(now, entry.started, entry.attempt, entry.evictions, entry.id) for entry in entries],
-            )
+            self.set_progress(connection, entries)
+            times = [(when, entry.id) for entry, when in zip(entries, ended, strict=True)]
+            connection.executemany("UPDATE job SET ended = ? WHERE id = ?", times)
             if surplus:
                 oldest = "SELECT id FROM job WHERE ended IS NOT NULL ORDER BY ended, number, place LIMIT ?"
                 connection.execute(f"DELETE FROM job WHERE id IN ({oldest})", (surplus,))
@@ -280,10 +289,10 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    id, number, index, uid, user, submitted, held, requeue, after, started, how, status, text = row
+    id, number, index, uid, user, submitted, held, requeue, after, started, how, status, text, *counts = row
     result = None if how is None else Result(how, status, text)
     waits = tuple(json.loads(after))
-    return Entry(id, number, index, uid, user, submitted, bool(held), bool(requeue), waits, started, result)
+    return Entry(id, number, index, uid, user, submitted, bool(held), bool(requeue), waits, started, result, *counts)
 
 
 def _ended(row: tuple[Any, ...]) -> Ended:

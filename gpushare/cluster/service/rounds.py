@@ -7,6 +7,7 @@ on disk before anything follows from them, and each step looks at what is, not a
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
@@ -86,8 +87,14 @@ class Rounds(Driver):
                 if result is not None:
                     found[id] = result
         if found:
-            self.store.write(lambda connection: self.book.set_result(connection, found))
+            self.store.write(lambda connection: self._write_results(connection, found))
             self._set_results(found)
+
+    def _write_results(self, connection: sqlite3.Connection, results: Mapping[str, Result]) -> None:
+        for id in results:
+            self._note_progress_of(self.book.entries[id])
+        self.book.set_result(connection, results)
+        self.book.set_progress(connection, [self.book.entries[id] for id in results])
 
     def _not_again(self) -> None:
         """Jobs that were evicted and are not to wait again."""
@@ -103,16 +110,29 @@ class Rounds(Driver):
         self.end(found)
 
     def _note_progress(self) -> None:
-        jobs = self.store.allocator.jobs
         for id in self.loop.active:
-            entry, view = self.book.entries.get(id), jobs.get(id)
-            if entry is None or view is None:
+            entry = self.book.entries.get(id)
+            if entry is None or id not in self.store.allocator.jobs:
                 continue
-            entry.attempt, entry.evictions = view.attempt, view.evictions
-            running = any(task.phase == "running" for task in self.hosted.tasks.get(id, ()))
-            if entry.started is None and running:
-                entry.started = self.clock()
+            before = entry.started, entry.attempt
+            self._note_progress_of(entry)
+            if entry.started is not None and (before[0] is None or before[1] != entry.attempt):
                 self.notices.add("running", id, f"job {id} runs")
+
+    def _note_progress_of(self, entry: Entry) -> None:
+        """Its latest attempt, and when that began: as the engine shows it, else as it is seen first."""
+        view, tasks = self.store.allocator.jobs.get(entry.id), self.hosted.tasks.get(entry.id, ())
+        attempt = max((task.attempt for task in tasks), default=0)
+        if view is not None:
+            attempt, entry.evictions = max(attempt, view.attempt), view.evictions
+        if attempt > entry.attempt:
+            entry.attempt, entry.started = attempt, None
+        now = [task for task in tasks if task.attempt == entry.attempt]
+        began = [task.began for task in now if task.began is not None]
+        if began:
+            entry.started = min(began)
+        elif entry.started is None and any(task.phase == "running" for task in now):
+            entry.started = self.clock()
 
     def _close(self) -> None:
         """Close jobs of which nothing is left."""
@@ -124,13 +144,14 @@ class Rounds(Driver):
             tasks = self.hosted.tasks.get(id, ())
             if id not in allocator.jobs and id not in leaving and not any(task.holds for task in tasks):
                 entry = self.book.entries[id]
+                self._note_progress_of(entry)
                 if entry.started is None and any(task.phase == "done" for task in tasks):
                     entry.started = entry.submitted  # it ran, and nobody looked meanwhile
                 over.append(entry)
         if not over:
             return
         over.sort(key=lambda entry: (entry.number, entry.index or 0))
-        self.book.close(over, self.clock())
+        self.book.close(over, [self._ended(entry) for entry in over])
         for entry in over:
             assert entry.result is not None
             self._ending.discard(entry.id)
@@ -139,6 +160,12 @@ class Rounds(Driver):
                 self.runner.collect(entry.id)
             self._said_ended(entry, entry.result)
         self._go_on_after(over)
+
+    def _ended(self, entry: Entry) -> float:
+        """When it ended, in seconds since 1970: as the engine shows it, else now."""
+        tasks = self.hosted.tasks.get(entry.id, ())
+        ended = [task.ended for task in tasks if task.attempt == entry.attempt and task.ended is not None]
+        return min(max(ended), self.clock()) if ended else self.clock()
 
     def _said_ended(self, entry: Entry, result: Result) -> None:
         text = f"job {entry.id} {ENDINGS[result.how]}" + (f": {result.text}" if result.text else "")
@@ -151,7 +178,9 @@ class Rounds(Driver):
         if not results:
             return
         events: list[Event] = [JobWithdrawn(id) for id in results if id in self.store.allocator.jobs]
-        self.append(events, lambda connection, _: self.book.set_result(connection, results))
+        for id in results:
+            self._note_progress_of(self.book.entries[id])  # which the allocator forgets now
+        self.append(events, lambda connection, _: self._write_results(connection, results))
         self._set_results(results)
 
     def _set_results(self, results: Mapping[str, Result]) -> None:

@@ -24,7 +24,7 @@ from gpushare.cluster.engines.local.keepers import Keepers
 from gpushare.cluster.engines.local.placing import Placing
 from gpushare.cluster.engines.local.spool import Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
-from gpushare.cluster.engines.local.task_state import Task, seen, without_env
+from gpushare.cluster.engines.local.task_state import Task, began, seen, without_env
 from gpushare.cluster.engines.obeyed import Obeyed
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import (
@@ -164,7 +164,7 @@ class Local:
         if task.keeper is not None:
             task.keeper.poll()
         if task.begun is None and task.folder.has("running"):
-            task.begun = time.monotonic()
+            task.begun, task.began = time.monotonic(), began(task.folder.since(), self._clock())
         lock = task.folder.lock()
         if lock is None:
             self._keepers.enforce(task)

@@ -100,6 +100,11 @@ class Folder:
         """What identifies its first process, as its keeper has noted it; None: it has none that lives."""
         return _living(_read(self.own / "running.json", MOST_READ))
 
+    def since(self) -> object:
+        """When its first process was started, by time.monotonic(), as its keeper has noted it."""
+        value = _read(self.own / "running.json", MOST_READ)
+        return value.get("since") if isinstance(value, dict) else None
+
     def living_keeper(self) -> dict[str, Any] | None:
         return _living(self.keeper())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,10 @@ from gpushare.cluster.engines.local.spool import Folder, Key
 from gpushare.cluster.engines.seam import SeenTask
 from gpushare.quantity import format_duration
 
-__all__ = ["Task", "seen", "without_env"]
+__all__ = ["Task", "began", "seen", "without_env"]
+
+LATEST = 2.0**40
+"""Seconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -35,6 +39,8 @@ class Task:
     """When it is killed at the latest, if it was told to stop."""
     begun: float | None = None
     """When its program was first seen to run."""
+    began: float | None = None
+    """When it began, in seconds since 1970."""
 
     @property
     def amount(self) -> int:
@@ -55,10 +61,14 @@ def seen(key: Key, task: Task) -> SeenTask:
         node=start["node"],
         gpus=tuple(start["gpus"]),
         amount=task.amount,
+        began=task.began,
         phase="stopping" if task.stop is not None else "starting" if task.begun is None else "running",
     )
     if end is None:
         return shown
+    ended, ran = _seconds(end.get("time")), _seconds(end.get("ran"))
+    if ended is not None and ran is not None:
+        shown = replace(shown, began=ended - ran, ended=ended)
     why = str(end.get("why") or "")
     if end["kind"] == "failed":
         return replace(shown, phase="failed", why=why, node_to_blame=bool(end.get("node")))
@@ -66,6 +76,18 @@ def seen(key: Key, task: Task) -> SeenTask:
         why = f"stopped after its time limit of {format_duration(start['time'])}"
     code = end.get("exit")
     return replace(shown, phase="done", why=why, exit=code if isinstance(code, int) else -int(signal.SIGKILL))
+
+
+def began(since: object, now: float) -> float | None:
+    """`since` by time.monotonic(), as a keeper has noted it, in seconds since 1970; `now` is."""
+    at = _seconds(since)
+    return None if at is None else now - max(0.0, time.monotonic() - at)
+
+
+def _seconds(value: object) -> float | None:
+    """A time that a user may have written. None: it is none."""
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < LATEST
+    return float(value) if sound else None  # type: ignore[arg-type]
 
 
 def without_env(start: Mapping[str, Any]) -> dict[str, Any]:
