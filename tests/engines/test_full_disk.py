@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,23 @@ def test_a_disk_that_takes_no_writing_is_named(service, tmp_path) -> None:
     done = subprocess.run(line, env=service.environ, capture_output=True, text=True, check=False, timeout=WITHIN)
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert str(other) in done.stderr and "hint: " in done.stderr, done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_ends_while_the_disk_is_full_has_an_end_and_its_share_comes_back(service) -> None:
+    """Its keeper took the room for that when it started."""
+    ends = service("submit", "--request", "60%", "--", "sh", "-c", "sleep 4; exit 3").stdout.strip()
+    taken = service("submit", "--request", "30%", "--", "sleep", "600").stdout.strip()
+    for id in (ends, taken):
+        service.until(id, "running")
+    service.fill()
+    time.sleep(8.0)
+    running = json.loads(service.inside(sys.executable, "-P", "-m", "gpushare", "ps", "--json").stdout)
+    assert len(running["jobs"]) == 1, "what it had on the GPU is free although nothing can be written"
+    service.empty()
+    job = service.until(ends, "ended")
+    assert job["result"]["how"] == "failed" and job["result"]["exit"] == 3
+    assert job["ended"] - job["started"] < 7.0
+    assert service("cancel", "--now", taken).returncode == 0
+    later = service("submit", "--gpus", "2", "--", "true").stdout.strip()
+    assert service.until(later, "ended")["result"]["how"] == "done"
