@@ -148,14 +148,26 @@ def _pods(reader: Reader, namespace: str | None) -> Iterator[Pod]:
     """Pods of a namespace; None: of all namespaces."""
     from gpushare.cluster.engines.kubernetes import names, views
     from gpushare.kubernetes import fields
+    from gpushare.kubernetes.names import SCHEDULER
 
     claims = {
         (fields.text(one, "metadata/namespace"), fields.text(one, "metadata/name")): one
-        for one in reader.all(_within(names.CLAIMS, namespace))
+        for one in _claims(reader, namespace)
     }
     for one in reader.all(_within(names.PODS, namespace)):
-        if fields.text(one, "spec/schedulerName") == names.SCHEDULER:
+        if fields.text(one, "spec/schedulerName") == SCHEDULER:
             yield views.pod(one, claims)
+
+
+def _claims(reader: Reader, namespace: str | None) -> list[Mapping[str, Any]]:
+    """None where the API server has none: pods carry theirs."""
+    from gpushare.cluster.engines.kubernetes import names
+    from gpushare.kubernetes.reader import NotServed
+
+    try:
+        return reader.all(_within(names.CLAIMS, namespace))
+    except NotServed:
+        return []
 
 
 def _within(path: str, namespace: str | None) -> str:
@@ -208,8 +220,8 @@ def explain(kubeconfig: Path | None, context: str | None, namespace: str | None,
 
 
 def _of_pod(shown: Pod, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from gpushare.cluster.engines.kubernetes.names import SCHEDULER
     from gpushare.kubernetes import fields
+    from gpushare.kubernetes.names import SCHEDULER
 
     scheduler = fields.text(found, "spec/schedulerName") or "default-scheduler"
     if scheduler != SCHEDULER:

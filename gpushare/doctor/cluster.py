@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted
 from gpushare.kubernetes import fields
-from gpushare.kubernetes.names import ATTACHED, ATTACHES, NVIDIA
+from gpushare.kubernetes.names import ATTACHED, ATTACHES, NODE_GPUS, NVIDIA, OWN_CLASS
 
 if TYPE_CHECKING:
     from gpushare.kubernetes.reader import Reader
@@ -31,8 +31,6 @@ NODE_LABEL = f"{DRIVER}/node"
 PLUGIN, SCHEDULER = "gpushare-dra", "gpushare-scheduler"
 ATTACH_CLASS = f"attach.{DRIVER}"
 SLICES = "resource.k8s.io/resourceslices"
-SINCE = (1, 34)
-"""Kubernetes that serves resource.k8s.io/v1."""
 RECENT = 3600.0
 """Seconds: events before that say nothing about now."""
 MOST_NAMED = 4
@@ -40,12 +38,16 @@ ATTACH_HINT = f"look at the log of NVIDIA's driver there, or take the label {ATT
 APPLY = "kubectl apply -k deploy/kubernetes"
 APPLY_ATTACH = "kubectl apply -k deploy/kubernetes/attach"
 APPLY_SCHEDULER = "kubectl apply -k deploy/kubernetes/scheduler"
+APPLY_OLDER = "kubectl apply -k deploy/kubernetes-1.33"
+"""All of it, for servers without claims."""
+GPUS_OF_NODES = "gpushare.dev/nodegpus"
+CLAIMS = "resource.k8s.io/resourceclaims"
 RIGHTS: Mapping[str, Mapping[str, str]] = {
     PLUGIN: {
         "nodes": "get",
         SLICES: "get create update",
-        "resource.k8s.io/resourceclaims": "get",
-        "resource.k8s.io/resourceclaims/status": "patch update",
+        CLAIMS: "get",
+        f"{CLAIMS}/status": "patch update",
     },
     SCHEDULER: {
         "nodes": "list watch",
@@ -59,8 +61,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
         "events": "create",
         SLICES: "list watch",
         "resource.k8s.io/deviceclasses": "list watch",
-        "resource.k8s.io/resourceclaims": "get list watch patch update",
-        "resource.k8s.io/resourceclaims/status": "patch",
+        CLAIMS: "get list watch patch update",
+        f"{CLAIMS}/status": "patch",
         "scheduling.k8s.io/podgroups": "list watch",
         "scheduling.k8s.io/workloads": "list watch",
         "gpushare.dev/queues": "list watch",
@@ -68,6 +70,14 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """What each has to be allowed in all namespaces: verbs by resource, with its group before it."""
+OF_ANNOTATIONS: Mapping[str, Mapping[str, str]] = {
+    PLUGIN: {"nodes": "get", "pods": "list watch", "events": "create", GPUS_OF_NODES: "get create update"},
+    SCHEDULER: {
+        **{what: verbs for what, verbs in RIGHTS[SCHEDULER].items() if not what.startswith("resource.k8s.io/")},
+        GPUS_OF_NODES: "list watch",
+    },
+}
+"""The same where annotations of pods carry claims."""
 
 Thing = Mapping[str, Any]
 
@@ -89,6 +99,22 @@ class Cluster:
     @cached_property
     def version(self) -> str:
         return fields.text(self.reader.ask("/version"), "gitVersion")
+
+    @cached_property
+    def served(self) -> Thing | None:
+        """What it serves of resource.k8s.io/v1; None: nothing, and annotations of pods carry claims."""
+        try:
+            return self.reader.ask("/apis/resource.k8s.io/v1")
+        except NoSuchJob:
+            return None
+
+    @property
+    def has_claims(self) -> bool:
+        return self.served is not None
+
+    @property
+    def apply(self) -> str:
+        return APPLY if self.has_claims else APPLY_OLDER
 
     @cached_property
     def nodes(self) -> dict[str, Thing]:
@@ -130,8 +156,14 @@ class Cluster:
         return {fields.text(one, "spec/nodeName") for one in those if fields.objects(one, "spec/devices")}
 
     @cached_property
+    def gpus_of_nodes(self) -> list[Thing] | None:
+        """What nodes publish where annotations of pods carry claims; None: the server does not know the kind."""
+        return self._all(NODE_GPUS)
+
+    @cached_property
     def _every_slice(self) -> list[Thing]:
-        return self._all("/apis/resource.k8s.io/v1/resourceslices") or []
+        those = self._all("/apis/resource.k8s.io/v1/resourceslices") if self.has_claims else self.gpus_of_nodes
+        return those or []
 
     @cached_property
     def pods(self) -> list[Thing]:
@@ -185,17 +217,15 @@ def check_server(cluster: Cluster) -> Finding:
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
         return Finding("warn", f"it does not say its version: {version!r}")
-    if tuple(map(int, found.groups())) < SINCE:
-        return Finding("warn", f"Kubernetes {version}")
     return Finding("ok", f"Kubernetes {version}")
 
 
 def check_claims(cluster: Cluster) -> Finding:
-    try:
-        served = cluster.reader.ask("/apis/resource.k8s.io/v1")
-    except NoSuchJob:
-        return Finding("fail", "resource.k8s.io/v1 is not served")
-    there = {_name_of(one) for one in fields.objects(served, "resources")}
+    if cluster.served is None:
+        if cluster.gpus_of_nodes is None:
+            return Finding("fail", "resource.k8s.io/v1 is not served, nor is the kind NodeGpus", fix=(APPLY_OLDER,))
+        return Finding("ok", "annotations of pods carry them: resource.k8s.io/v1 is not served")
+    there = {_name_of(one) for one in fields.objects(cluster.served, "resources")}
     lacking = {"resourceclaims", "resourceslices", "deviceclasses"} - there
     if lacking:
         return Finding("fail", f"resource.k8s.io/v1 lacks {_some(lacking)}")
@@ -204,6 +234,8 @@ def check_claims(cluster: Cluster) -> Finding:
 
 def check_parts(cluster: Cluster) -> Finding:
     """The server drops the field where the feature is off, so what the plugin has written tells."""
+    if not cluster.has_claims:
+        return Finding("skip", "annotations of pods carry claims")
     if not cluster.devices:
         return Finding("skip", "no GPU is published yet")
     whole = sum(1 for _, one in cluster.devices if one.get("allowMultipleAllocations") is not True)
@@ -213,8 +245,8 @@ def check_parts(cluster: Cluster) -> Finding:
 
 
 def check_class(cluster: Cluster) -> Finding:
-    from gpushare.cluster.engines.kubernetes.request import OWN_CLASS
-
+    if not cluster.has_claims:
+        return Finding("skip", "annotations of pods carry claims, and there are no classes")
     try:
         found = cluster.reader.ask(f"/apis/resource.k8s.io/v1/deviceclasses/{DRIVER}")
     except NoSuchJob:
@@ -255,7 +287,9 @@ def check_plugin(cluster: Cluster) -> Finding:
     if not silent:
         return Finding("ok", f"{PLUGIN} has no pod on {_some(services)}: it runs there as a service, or did")
     hint = f"`kubectl -n {NAMESPACE} logs -l app={PLUGIN}` says why; the node's gpushared must run, too"
-    return Finding("fail", f"{PLUGIN} does not run on {_some(silent)}", hint, () if cluster.of(PLUGIN) else (APPLY,))
+    return Finding(
+        "fail", f"{PLUGIN} does not run on {_some(silent)}", hint, () if cluster.of(PLUGIN) else (cluster.apply,)
+    )
 
 
 def check_slices(cluster: Cluster) -> Finding:
@@ -361,9 +395,12 @@ def check_rights(cluster: Cluster) -> Finding:
     accounts = [PLUGIN, *([SCHEDULER] if cluster.has_scheduler else [])]
     lacking = []
     for account in accounts:
-        needed = [(verb, what) for what, verbs in RIGHTS[account].items() for verb in verbs.split()]
+        rights = RIGHTS if cluster.has_claims else OF_ANNOTATIONS
+        needed = [(verb, what) for what, verbs in rights[account].items() for verb in verbs.split()]
         needed += [("list", SLICES)] if account == PLUGIN and cluster.attaching else []
         lacking += [f"{account}: {verb} {what}" for verb, what in needed if not _may(cluster, account, verb, what)]
+    if lacking and not cluster.has_claims:
+        return Finding("fail", "; ".join(lacking[:MOST_NAMED]) + _more(lacking), fix=(APPLY_OLDER,))
     if lacking:
         fix = (
             APPLY,
@@ -390,12 +427,12 @@ def _may(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
 
 
 CHECKS = (
-    Check("GK01", "API server", check_server, "claims need Kubernetes 1.34 or later"),
+    Check("GK01", "API server", check_server, "see that `kubectl version` answers"),
     Check(
         "GK02",
         "claims",
         check_claims,
-        "use Kubernetes 1.34 or later; on an older one there is no way to claim parts of GPUs",
+        "Kubernetes serves them from 1.34 on; on an older one annotations of pods carry them",
     ),
     Check(
         "GK03",

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,12 +21,17 @@ from gpushare import locate
 from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.container import inside
-from gpushare.errors import DaemonUnreachable, UsageError
+from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.kubernetes.cdi import CDI
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.prepare import Folders
 from gpushare.kubernetes.program import needs_extra, run
 from gpushare.paths import library
+
+if TYPE_CHECKING:
+    from gpushare.kubernetes.plugin import Plugin
+    from gpushare.kubernetes.prepare import Preparer
+    from gpushare.kubernetes.server import Server
 
 __all__ = ["main"]
 
@@ -35,6 +41,8 @@ FIRST = 30.0
 """Seconds that the node daemon may take to answer at the start."""
 WHOLE = 5
 """One look in so many asks the API server about all claims."""
+ANNOTATIONS = "annotations"
+"""In its note of what carries claims."""
 POD_EVERY = 0.2
 """Seconds between two looks for new pods. More than that passes between a pod's cgroup and its first container."""
 
@@ -61,14 +69,14 @@ def main() -> None:
 
 def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every: float) -> None:
     with needs_extra():
-        from gpushare.kubernetes.plugin import Plugin
+        from gpushare.kubernetes.pods import Carried, PodKeeper
         from gpushare.kubernetes.prepare import Preparer
-        from gpushare.kubernetes.publish import CLAIMS, of_nvidia
+        from gpushare.kubernetes.publish import Publisher, of_nvidia
         from gpushare.kubernetes.records import Records
         from gpushare.kubernetes.server import Access, Server
         from gpushare.kubernetes.sync import Sync
-    kubelet, state = folder["kubelet"], folder["state"]
-    folders = Folders(folder["cdi"], (Path("/etc/cdi"), folder["cdi"]), folder["cgroups"])
+    state = folder["state"]
+    folders = Folders(folder["cdi"], (Path("/etc/cdi"), folder["cdi"]), folder["cgroups"], state / "pods")
     ended = threading.Event()
     _end_on_signals(ended)
     server = Server(Access.of_kubeconfig(kubeconfig) if kubeconfig else Access.of_pod())
@@ -80,19 +88,21 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
     def daemon() -> Client:
         return Client(api)
 
+    has_claims = _has_claims(server, state, ended)
+    carried = None if has_claims else Carried(server, node)
     preparer = Preparer(
         node,
         daemon,
-        lambda namespace, name: server.ask("GET", CLAIMS.format(namespace, name)),
+        server.claim if carried is None else carried.read,
         Records(state / "claims"),
         inside=inside(found, copied(library(), state / "lib"), os.environ),
         folders=folders,
         others=lambda: of_nvidia(server, node),
     )
-    sync = Sync(node, daemon, server, preparer, folders)
-    plugin = Plugin(preparer, kubelet)
-    plugin.start()
-    log.info("serves the kubelet at %s, for the node daemon at %s", kubelet, api)
+    sync = Sync(node, daemon, Publisher(server, node, claims=has_claims), preparer, folders)
+    asks = _of_kubelet(preparer, folder["kubelet"]) if carried is None else PodKeeper(carried, preparer, server)
+    asks.start()
+    log.info("serves %s, for the node daemon at %s", "pods" if carried else f"the kubelet at {folder['kubelet']}", api)
     looks = 0
     while not ended.is_set():
         sync.once(whole=looks % WHOLE == 0)
@@ -101,8 +111,32 @@ def serve(node: str, kubeconfig: Path | None, folder: Mapping[str, Path], every:
         while rest > 0 and not ended.wait(min(rest, POD_EVERY)):
             rest -= POD_EVERY
             sync.follow_new_pods()
-    plugin.stop()
+    asks.stop()
     os.close(lock)
+
+
+def _of_kubelet(preparer: Preparer, kubelet: Path) -> Plugin:
+    from gpushare.kubernetes.plugin import Plugin
+
+    return Plugin(preparer, kubelet)
+
+
+def _has_claims(server: Server, state: Path, ended: threading.Event) -> bool:
+    """As the API server says; while it is away, as it said the last time. It is waited for the first time alone."""
+    noted = state / "carrier"
+    while True:
+        try:
+            found = server.has_claims()
+        except GpushareError as error:
+            known = noted.read_text() if noted.exists() else ""
+            if known or any((state / "claims").glob("*.json")):
+                return known != ANNOTATIONS
+            log.warning("%s", error)
+            if ended.wait(1.0):
+                raise
+        else:
+            noted.write_text("claims" if found else ANNOTATIONS)
+            return found
 
 
 def copied(path: Path, folder: Path) -> Path:

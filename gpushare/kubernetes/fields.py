@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["named", "number", "objects", "part", "text", "texts"]
+__all__ = ["json_object", "named", "number", "objects", "part", "text", "texts"]
 
 Thing = Mapping[str, Any]
 
@@ -48,3 +49,12 @@ def named(thing: object, what: str, name: str) -> str:
 def number(thing: object, path: str) -> int:
     found = _at(thing, path)
     return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """None: the text is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -12,7 +12,10 @@ __all__ = [
     "BUDGET",
     "DRIVER",
     "MEMORY",
+    "NODE_GPUS",
     "NVIDIA",
+    "OWN_CLASS",
+    "SCHEDULER",
     "attaches",
     "device_of",
     "placement_of",
@@ -20,7 +23,11 @@ __all__ = [
 
 DRIVER = "gpushare.dev"
 """Of the driver, and of the device class that comes with it."""
+OWN_CLASS = f'device.driver == "{DRIVER}"'
+"""The selector of a class whose claims gpushare's scheduler allocates."""
 API = "gpushare.dev/v1"
+SCHEDULER = "gpushare"
+"""`schedulerName` of pods that gpushare's scheduler starts."""
 BUDGET = "Budget"
 """The kind of the driver's own block in a claim or in a class."""
 MEMORY = "memory"
@@ -33,6 +40,8 @@ ATTACH = "attach"
 """How the names of such a node's devices begin."""
 ATTACHED = f"{ATTACH}.{DRIVER}/driver"
 """Their attribute: whose GPUs the node has. A selector finds it by its domain, which no other device has."""
+NODE_GPUS = f"/apis/{API}/nodegpus"
+"""Where nodes publish their GPUs on a server without ResourceSlices, in objects with the same `spec`."""
 LONGEST_LABEL = 63
 
 

@@ -19,12 +19,13 @@ import grpc
 
 from gpushare.errors import GpushareError
 from gpushare.kubernetes.names import DRIVER
-from gpushare.kubernetes.prepare import Preparer
+from gpushare.kubernetes.prepare import Preparer, words
 from gpushare.kubernetes.wire import VERSIONS, Method, methods
 
 __all__ = ["Plugin"]
 
 log = logging.getLogger(__name__)
+AGAIN = "the kubelet asks again"
 WORKERS = 4
 ENDS_WITHIN = 5.0
 
@@ -121,23 +122,12 @@ class Plugin:
 
     def _failed(self, what: str, claim: Any, error: Exception) -> dict[str, Any]:
         """An error of one claim is no error of the others in the same call, whatever it is."""
-        name, text = f"{claim.namespace}/{claim.name}", _words(error)
+        name, text = f"{claim.namespace}/{claim.name}", words(error, AGAIN)
         if isinstance(error, GpushareError | OSError):
             log.warning("cannot %s %s: %s", what, name, text)
         else:
             log.error("cannot %s %s", what, name, exc_info=error)
         return {"error": text if name in text else f"claim {name}: {text}"}
-
-
-def _words(error: Exception) -> str:
-    """In one line, as the pod's events show it."""
-    if isinstance(error, OSError):
-        return str(error)
-    if not isinstance(error, GpushareError):
-        return f"gpushare-dra failed ({type(error).__name__}); its log says more"
-    facts = ", ".join(f"{label}: {text}" for label, text in error.facts)
-    hint = "the kubelet asks again" if error.code == "not_admitted" else error.hint
-    return "; ".join(filter(None, (error.message, facts, hint)))
 
 
 class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -20,13 +20,15 @@ from gpushare.client import Client
 from gpushare.container import Inside, nvidia_devices
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, Refused, UsageError
 from gpushare.kubernetes import attach, cdi, cgroups, claim
+from gpushare.kubernetes.carried import GATES
 from gpushare.kubernetes.cdi import CDI
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.claim import Allocated
+from gpushare.kubernetes.handover import Handover
 from gpushare.kubernetes.names import placement_of
 from gpushare.kubernetes.records import Record, Records, is_uid
 
-__all__ = ["Folders", "Preparer"]
+__all__ = ["Folders", "Preparer", "words"]
 
 log = logging.getLogger(__name__)
 LEAVES_WITHIN = 3.0
@@ -48,6 +50,7 @@ class Folders:
     nvidia: Sequence[Path] = (Path("/etc/cdi"), CDI)
     """Where NVIDIA's toolkit describes GPUs."""
     cgroups: Path = CGROUPS
+    gates: Path = Path(GATES)
 
 
 class Preparer:
@@ -65,9 +68,10 @@ class Preparer:
         others: Others = list,
     ) -> None:
         self.records = records
+        self.read = read
+        self.handover = Handover(inside, folders.cdi, folders.gates)
         self._node = node
         self._daemon = daemon
-        self._read = read
         self._others = others
         self._inside = inside
         self._folders = folders
@@ -107,7 +111,7 @@ class Preparer:
             record = self._begin(uid, namespace, name, known=record)
             if not self._is_placed(record):
                 raise Refused(f"{record.placement} was ended meanwhile", code="stale_attempt")
-        cdi.write(uid, record.spec, self._folders.cdi)
+        self.handover.give(record)
         return record if record.done else self.records.finish(record)
 
     def _is_placed(self, record: Record) -> bool:
@@ -147,20 +151,20 @@ class Preparer:
         """Its first record, or another one in place of the known one, whose placement is over."""
         if not is_uid(uid):
             raise UsageError(f"{uid[:60]!r} is not the uid of a claim")
-        found = self._read(namespace, name)
+        found = self.read(namespace, name)
         if found["metadata"]["uid"] != uid:
             raise NoSuchJob(f"claim {namespace}/{name} is another one now: its uid is not {uid}", code="no_such_claim")
         allocated = claim.read(found, self._node)
         every = self._daemon().status()["gpus"]
         held = attach.with_gpus(allocated, self._others(), every) if allocated.attaches else allocated
         gpus = claim.gpus_of(held, every)
-        body = {**claim.body(held, gpus), "job": secrets.token_hex(8), "cgroups": self._cgroups(allocated)}
-        record = replace(self._record(allocated, gpus, body), done=known is not None and known.done)
+        body = {**claim.body(held, gpus), "job": self.handover.job(found), "cgroups": self._cgroups(allocated)}
+        record = replace(self._record(found, allocated, gpus, body), done=known is not None and known.done)
         self._free(uid)  # if its record was lost
         self.records.put(record)
         return record
 
-    def _record(self, one: Allocated, gpus: Sequence[Gpu], body: Mapping[str, Any]) -> Record:
+    def _record(self, found: Mapping[str, Any], one: Allocated, gpus: Sequence[Gpu], body: Mapping[str, Any]) -> Record:
         more = {} if one.budget.visible is None else {"GPUSHARE_VISIBLE": one.budget.visible}
         ours = self._inside.driver == "nvidia" and not one.attaches  # else nobody or NVIDIA's driver brings the files
         nvidia = nvidia_devices(gpus, self._folders.nvidia) if ours else []
@@ -182,7 +186,7 @@ class Preparer:
             name=one.name,
             placement=f"{placement_of(one.uid)}{secrets.token_hex(4)}",
             body=body,
-            spec=cdi.spec(one.uid, body, more, self._inside),
+            spec=self.handover.spec(found, one.uid, body, more),
             devices=devices,
         )
 
@@ -200,7 +204,7 @@ class Preparer:
 
     def _remove(self, uid: str) -> None:
         self._free(uid)
-        cdi.remove(uid, self._folders.cdi)
+        self.handover.take(uid)
         self.records.drop(uid)
 
     def _free(self, uid: str) -> None:
@@ -221,3 +225,14 @@ class Preparer:
                 raise Refused(f"programs of {id} still run (pids: {pids})", code="attempt_runs")
             time.sleep(pause)
             pause = min(2 * pause, AGAIN)
+
+
+def words(error: Exception, again: str) -> str:
+    """In one line, as the pod's events show it. `again`: what follows where there was no room."""
+    if isinstance(error, OSError):
+        return str(error)
+    if not isinstance(error, GpushareError):
+        return f"gpushare-dra failed ({type(error).__name__}); its log says more"
+    facts = ", ".join(f"{label}: {text}" for label, text in error.facts)
+    hint = again if error.code == "not_admitted" else error.hint
+    return "; ".join(filter(None, (error.message, facts, hint)))

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.api import Gpu, Job
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes import fields, stored
 from gpushare.kubernetes.amounts import written
-from gpushare.kubernetes.names import API, ATTACHES, DRIVER, NVIDIA, attaches, device_of
+from gpushare.kubernetes.events import now
+from gpushare.kubernetes.names import API, ATTACHES, DRIVER, NODE_GPUS, NVIDIA, attaches, device_of
 from gpushare.kubernetes.server import Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 from gpushare.quantity import format_bytes
 
-__all__ = ["CLAIMS", "Publisher", "of_nvidia", "use_of"]
+__all__ = ["CLAIMS", "Publisher", "node_gpus", "of_nvidia", "use_of"]
 
 log = logging.getLogger(__name__)
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -33,35 +33,41 @@ COARSE = 64 * 2**20
 class Publisher:
     """Of one node."""
 
-    def __init__(self, server: Server, node: str) -> None:
+    def __init__(self, server: Server, node: str, *, claims: bool = True) -> None:
+        """`claims`: the API server has them. Else nodes publish objects of ours, and nothing is told of claims."""
         self._server = server
         self._node = node
+        self._claims = claims
         self._shared = True
         self._attach = False
         self._owner: list[dict[str, Any]] = []
-        self._tells = True
+        self._tells = claims
 
     def publish(self, gpus: Sequence[Gpu], driver: str) -> None:
-        """Make the ResourceSlice as it should be. Raises GpushareError."""
+        """Make the object as it should be. Raises GpushareError."""
         if not self._owner:
             node = self._server.ask("GET", f"{NODES}/{self._node}")
             self._owner = [{"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node["metadata"]["uid"]}]
             self._attach = fields.named(node, "labels", ATTACHES) == "true"
-        wanted = resource_slice(self._node, gpus, driver, shared=self._shared, attach=self._attach)
+        if self._claims:
+            wanted = resource_slice(self._node, gpus, driver, shared=self._shared, attach=self._attach)
+        else:
+            wanted = node_gpus(self._node, gpus, driver)
         wanted["metadata"]["ownerReferences"] = self._owner
         answer = self._write(wanted)
         devices = answer["spec"].get("devices") or ()
-        if self._shared and any("allowMultipleAllocations" not in one for one in devices):
+        if self._claims and self._shared and any("allowMultipleAllocations" not in one for one in devices):
             log.warning("the API server takes no parts of devices (DRAConsumableCapacity): each GPU goes to one claim")
             self._shared = False
             self.publish(gpus, driver)
 
     def _write(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        path = f"{SLICES}/{wanted['metadata']['name']}"
+        collection = SLICES if self._claims else NODE_GPUS
+        path = f"{collection}/{wanted['metadata']['name']}"
         try:
             found = self._server.ask("GET", path)
         except NoSuchJob:
-            return self._server.ask("POST", SLICES, wanted)
+            return self._server.ask("POST", collection, wanted)
         if _same(found["spec"].get("devices") or (), wanted["spec"]["devices"]):
             return found
         pool = {**wanted["spec"]["pool"], "generation": found["spec"]["pool"]["generation"] + 1}
@@ -73,8 +79,8 @@ class Publisher:
         meta, wanted = claim["metadata"], use_of(claim, self._node, job)
         if not self._tells or all(one in _without_times(claim) for one in wanted):
             return
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = [{**one, "conditions": [{**one["conditions"][0], "lastTransitionTime": now}]} for one in wanted]
+        at = now()
+        said = [{**one, "conditions": [{**one["conditions"][0], "lastTransitionTime": at}]} for one in wanted]
         status = {
             "apiVersion": claim["apiVersion"],
             "kind": "ResourceClaim",
@@ -97,6 +103,12 @@ class Publisher:
         except ValueError as error:
             raise GpushareError(f"claim {path}: {error}") from None
         return self._server.ask("PUT", f"{path}/status", data, stored.PROTOBUF)
+
+
+def node_gpus(node: str, gpus: Sequence[Gpu], driver: str) -> dict[str, Any]:
+    """The same as a ResourceSlice says, as an object of ours: for a server that has none. Pure."""
+    made = resource_slice(node, gpus, driver)
+    return {**made, "apiVersion": API, "kind": "NodeGpus", "metadata": {"name": node}}
 
 
 def of_nvidia(server: Server, node: str) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ PAGE = 500
 PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<in>[^/]+)(?=/))?/(?P<kind>[^/?]+)(?P<one>/[^?]+)?"
 )
-OF_NO_NAMESPACE = ("nodes", "queues", "resourceslices", "deviceclasses", "subjectaccessreviews")
+OF_NO_NAMESPACE = ("nodes", "queues", "nodegpus", "resourceslices", "deviceclasses", "subjectaccessreviews")
 
 
 class NotServed(GpushareError):

@@ -96,6 +96,18 @@ class Server:
             raise Unanswered(f"what answers at {self._access.url} is no API server")
         return content
 
+    def has_claims(self) -> bool:
+        """Whether it serves resource.k8s.io/v1: Kubernetes 1.34 and later. Raises GpushareError."""
+        try:
+            self.ask("GET", CLAIMS.rstrip("/"))
+        except NoSuchJob:
+            return False
+        return True
+
+    def claim(self, namespace: str, name: str) -> dict[str, Any]:
+        """Raises as ask()."""
+        return self.ask("GET", f"{CLAIMS}namespaces/{namespace}/resourceclaims/{name}")
+
     def stored(self, path: str) -> bytes:
         """The object as it is stored (stored.py). Raises as ask()."""
         answer = self._request("GET", path, accept=PROTOBUF)

@@ -20,12 +20,12 @@ from typing import Any
 from gpushare.api import Placement
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
-from gpushare.kubernetes import cdi, cgroups, claim
+from gpushare.kubernetes import cgroups, claim
 from gpushare.kubernetes.names import placement_of
 from gpushare.kubernetes.prepare import Folders, Preparer
-from gpushare.kubernetes.publish import CLAIMS, Publisher
+from gpushare.kubernetes.publish import Publisher
 from gpushare.kubernetes.records import Record
-from gpushare.kubernetes.server import Server, Unanswered
+from gpushare.kubernetes.server import Unanswered
 
 __all__ = ["Sync"]
 
@@ -37,14 +37,18 @@ class Sync:
     """Of one node. A pass that fails is logged once for each cause, and tried again."""
 
     def __init__(
-        self, node: str, daemon: Callable[[], Client], server: Server, preparer: Preparer, folders: Folders
+        self,
+        node: str,
+        daemon: Callable[[], Client],
+        publisher: Publisher,
+        preparer: Preparer,
+        folders: Folders,
     ) -> None:
         self._node = node
         self._daemon = daemon
-        self._server = server
+        self._publisher = publisher
         self._preparer = preparer
         self._folders = folders
-        self._publisher = Publisher(server, node)
         self._failed: set[str] = set()
         self._whole = True
         self._published: object = None
@@ -87,18 +91,17 @@ class Sync:
 
     def _restore(self) -> None:
         placed = {one["id"] for one in self._daemon().placements()}
-        described = set(cdi.claims_with_files(self._folders.cdi))
-        records = list(self._preparer.records)
+        records, handover = list(self._preparer.records), self._preparer.handover
         for one in records:
             self._kubelets |= cgroups.tops(one.body["cgroups"])
-        lacking = [one for one in records if one.placement not in placed or one.uid not in described]
+        lacking = [one for one in records if one.placement not in placed or handover.lacks(one)]
         self._each(lacking, lambda record: self._preparer.restore(record.uid))
 
     def _sweep(self) -> None:
         top = placement_of("").rstrip("/")
         ids = [one["id"] for one in self._daemon().placements()]
         placed = {id.split("/")[1] for id in ids if id.startswith(f"{top}/") and id.count("/") == 2}
-        for uid in placed.union(cdi.claims_with_files(self._folders.cdi)):
+        for uid in placed.union(self._preparer.handover.uids()):
             self._preparer.sweep(uid)
 
     # ---- claims ------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class Sync:
     def _claim(self, record: Record) -> Mapping[str, Any] | None:
         """None: the API server has no such claim, or it is allocated elsewhere."""
         try:
-            found = self._server.ask("GET", CLAIMS.format(record.namespace, record.name))
+            found = self._preparer.read(record.namespace, record.name)
             claim.read(found, self._node)
         except NoSuchJob:
             return None

@@ -4,10 +4,12 @@ kubelets whose time passes when it is told to. tests/kubernetes has what only th
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kubernetes"))
 
+from annotated_cluster import AnnotatedCluster
 from conformance_stand import RUNS, Queued, Work
 from kube_cluster import CLAIMS, CLASSES, GIB, NAMESPACE, NODES, PODS, KubeCluster, Program
 from memory_stand import POLICY
@@ -17,11 +19,12 @@ from gpushare.cluster.engines.kubernetes import engine
 
 MEMORY = 80 * GIB
 ANY_PRIORITY = {"apiVersion": "gpushare.dev/v1", "kind": "Budget", "priority": 1000}
-CANNOT = {
+CANNOT: Mapping[str, str] = {
     **engine.CANNOT,
     "programs": "its pods have no programs; a real kubelet is needed",
     "budget": "no node daemon is here; tests/kubernetes shows it",
 }
+CANNOT_ANNOTATED = {**CANNOT, "foreign": "on a server without claims nobody else gives GPUs away"}
 
 
 class KubernetesStand(Queued):
@@ -34,8 +37,7 @@ class KubernetesStand(Queued):
     def __init__(self, directory: Path, environ: object) -> None:
         self.directory = directory
         self.cluster = self.make_cluster()
-        config = [{"opaque": {"driver": "gpushare.dev", "parameters": ANY_PRIORITY}}]
-        self.cluster.api.change(f"{CLASSES}/gpushare.dev", lambda one: one["spec"].update(config=config))
+        self.allow_priorities()
         self.ended: dict[str, tuple[str, int | None]] = {}
         self.owners: dict[str, str] = {}
         self.others: dict[tuple[str, int], str] = {}
@@ -45,6 +47,10 @@ class KubernetesStand(Queued):
 
     def make_cluster(self) -> KubeCluster:
         return KubeCluster(self.directory)
+
+    def allow_priorities(self) -> None:
+        config = [{"opaque": {"driver": "gpushare.dev", "parameters": ANY_PRIORITY}}]
+        self.cluster.api.change(f"{CLASSES}/gpushare.dev", lambda one: one["spec"].update(config=config))
 
     def open_engine(self) -> None:
         self.scheduler = Scheduler(self.cluster)
@@ -197,3 +203,16 @@ class KubernetesStand(Queued):
         self.cluster.close()
         self._store.close()
         assert not self.cluster.unread, "the node's plugin reads what the engine writes"
+
+
+class AnnotatedStand(KubernetesStand):
+    """On a server without claims: pods carry theirs."""
+
+    name = "kubernetes (annotations)"
+    cannot = CANNOT_ANNOTATED
+
+    def make_cluster(self) -> KubeCluster:
+        return AnnotatedCluster(self.directory)
+
+    def allow_priorities(self) -> None:
+        self.cluster.settings = {"budget": '{"priority": 1000}'}

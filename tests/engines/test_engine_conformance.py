@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from conformance_stand import COMMANDS, RUNS, SHORT, Killed, Stand, Work
 from cuda_program import OPENED
-from kubernetes_conformance import KubernetesStand
+from kubernetes_conformance import AnnotatedStand, KubernetesStand
 from kubernetes_server_conformance import KubernetesServerStand
 from local_conformance import LocalStand
 from memory_stand import MemoryStand, PacedStand
@@ -29,7 +29,8 @@ from gpushare.cluster.model import Queue, QueueChanged
 from gpushare.errors import NoSuchJob, UsageError
 
 STANDS: dict[str, type[Stand]] = {
-    one.name: one for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, KubernetesServerStand, SlurmStand)
+    one.name: one
+    for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, AnnotatedStand, KubernetesServerStand, SlurmStand)
 }
 PROVED: dict[str, Counter[str]] = {name: Counter() for name in STANDS}
 """Of each engine: behaviours that were seen, by the ability that they need ("" for the least)."""

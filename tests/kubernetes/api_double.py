@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+SERVED = "/apis/resource.k8s.io/v1"
+"""It has claims, as it says here to everybody."""
+
 
 class ApiDouble:
     """Serves until close(); `stop` and `start` are what a restart looks like: the objects stay."""
@@ -20,6 +23,8 @@ class ApiDouble:
     def __init__(self, folder: Path) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
+        self.lacks: tuple[str, ...] = ()
+        """Groups of the API that this server does not have, as "/apis/resource.k8s.io/"."""
         self.fails: int | None = None
         """The status of all answers, if a test wants that."""
         self.drops: tuple[str, ...] = ()
@@ -120,6 +125,10 @@ class ApiDouble:
                 return self.fails, {"kind": "Status", "message": "as the test wants it"}
             if headers.get("Authorization") != "Bearer secret":
                 return 401, {"kind": "Status", "message": "Unauthorized"}
+            if f"{path}/".startswith(self.lacks):
+                return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
+            if (method, path) == ("GET", SERVED) and path not in self.objects:
+                return 200, {"kind": "APIResourceList"}
             if method == "POST":
                 path = f"{path}/{body['metadata']['name']}"
                 return (409, {"message": "already exists"}) if path in self.objects else (201, self._store(path, body))

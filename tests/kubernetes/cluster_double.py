@@ -38,6 +38,14 @@ def is_collection(path: str) -> bool:
     return NAMED.fullmatch(path) is None or OF_NAMESPACE.fullmatch(path) is not None
 
 
+def is_selected(one: Object, query: dict[str, list[str]]) -> bool:
+    """By a selector of fields in `spec`, if there is one."""
+    said = [
+        word.removeprefix("spec.").partition("=") for text in query.get("fieldSelector", ()) for word in text.split(",")
+    ]
+    return all(one.get("spec", {}).get(name) == value for name, _, value in said)
+
+
 class ClusterDouble(ApiDouble):
     def __init__(self, folder: Path) -> None:
         self.log: dict[str, list[tuple[int, str, bytes]]] = {}
@@ -115,6 +123,8 @@ class ClusterDouble(ApiDouble):
         if refused is not None:
             self.requests.append((method, asked.path))
             return refused
+        if f"{asked.path}/".startswith(self.lacks):
+            return super().handle(method, path, body, headers)
         parent, _, last = asked.path.rpartition("/")
         if method == "POST" and last in SUBRESOURCES:
             return self._sub(last, parent, body)
@@ -136,7 +146,7 @@ class ClusterDouble(ApiDouble):
             found = [
                 one
                 for where, one in sorted(self.objects.items())
-                if path in (collection(where), where.rpartition("/")[0])
+                if path in (collection(where), where.rpartition("/")[0]) and is_selected(one, query)
             ]
             first, size = int(query.get("continue", ["0"])[0]), int(query.get("limit", ["500"])[0])
             meta: Object = {"resourceVersion": str(self._version)}
@@ -198,7 +208,8 @@ class ClusterDouble(ApiDouble):
 
     def watch(self, request: BaseHTTPRequestHandler) -> None:
         asked = urlsplit(request.path)
-        since = int(parse_qs(asked.query)["resourceVersion"][0])
+        query = parse_qs(asked.query)
+        since = int(query["resourceVersion"][0])
         with self.events:
             self.requests.append(("WATCH", asked.path))
             refused = self.fails or (410 if since < self.oldest else 0)
@@ -210,9 +221,9 @@ class ClusterDouble(ApiDouble):
             request.wfile.write(data)
             return
         request.end_headers()
-        self._send(request, asked.path, since)
+        self._send(request, asked.path, since, query)
 
-    def _send(self, request: BaseHTTPRequestHandler, path: str, since: int) -> None:
+    def _send(self, request: BaseHTTPRequestHandler, path: str, since: int, query: dict[str, list[str]]) -> None:
         began = self.oldest
         while True:
             with self.events:
@@ -223,6 +234,8 @@ class ClusterDouble(ApiDouble):
                 due = self._due(path, since)
             for version, what, one in due:
                 since = version
+                if "fieldSelector" in query and not is_selected(json.loads(one), query):
+                    continue
                 request.wfile.write(b'{"type": "%s", "object": %s}\n' % (what.encode(), one))
             request.wfile.flush()
 

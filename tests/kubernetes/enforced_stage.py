@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from api_double import ApiDouble
@@ -55,8 +56,10 @@ def enforced_node(make_api: Callable[[Path], ApiDouble] = ApiDouble) -> Iterator
 
 
 class Program:
-    def __init__(self, node: KubeNode, claim: str, *before: str, **environ: str) -> None:
-        self.process = node.container(claim, [*before, sys.executable, "-c", PROGRAM], **environ)
+    def __init__(self, node: KubeNode, claim: str | dict[str, Any], *before: str, **environ: str) -> None:
+        """`claim`: its uid, or the pod that carries it."""
+        start = node.container if isinstance(claim, str) else node.carrying
+        self.process = start(claim, [*before, sys.executable, "-c", PROGRAM], **environ)  # type: ignore[operator]
 
     def do(self, order: object) -> int:
         assert self.process.stdin is not None and self.process.stdout is not None

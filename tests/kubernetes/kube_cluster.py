@@ -60,6 +60,8 @@ class KubeCluster:
         self.lost: set[str] = set()
         self.gpus: dict[str, list[Object]] = {}
         self.count = 0
+        self.settings: dict[str, str] = {}
+        """Of its scheduler."""
         selector = {"cel": {"expression": 'device.driver == "gpushare.dev"'}}
         self.api.put(
             f"{CLASSES}/gpushare.dev", {"metadata": {"name": "gpushare.dev"}, "spec": {"selectors": [selector]}}
@@ -85,6 +87,9 @@ class KubeCluster:
         made = resource_slice(name, self.gpus[name], "sim")
         self.api.put(f"{SLICES}/{made['metadata']['name']}", made)
 
+    def unpublish(self, name: str) -> None:
+        self.api.remove(f"{SLICES}/{name}-gpushare.dev")
+
     def set_ready(self, name: str, *, ready: bool) -> None:
         said = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
         self.api.change(f"{NODES}/{name}", lambda node: node["status"].update(conditions=said))
@@ -97,7 +102,7 @@ class KubeCluster:
             if pod["spec"].get("nodeName") == name:
                 self._gone(path, pod, self.programs[self._owner(pod)])
         self.api.remove(f"{NODES}/{name}")
-        self.api.remove(f"{SLICES}/{name}-gpushare.dev")
+        self.unpublish(name)
 
     # ---- pods ------------------------------------------------------------------------------------------
 
@@ -133,8 +138,6 @@ class KubeCluster:
         config = [{key: value for key, value in budget(**said).items() if key != "source"}] if said else []
         devices = {"requests": [{"name": "gpu", "exactly": exactly}], "config": config}
         meta: Object = {"name": claim, "namespace": NAMESPACE, "annotations": {} if shared else {"owner": pod}}
-        if f"{CLAIMS}/{claim}" not in self.api.objects:
-            self.api.put(f"{CLAIMS}/{claim}", {"metadata": meta, "spec": {"devices": devices}})
         owners = [{"kind": "Job", "name": owner, "uid": f"owner-{owner}", "controller": True}]
         hours, minutes, seconds = self.count // 3600, self.count // 60 % 60, self.count % 60
         body = {
@@ -155,8 +158,14 @@ class KubeCluster:
             },
             "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim}]},
         }
-        self.api.put(f"{PODS}/{pod}", body)
+        self._put_pod(pod, body, {"metadata": meta, "spec": {"devices": devices}})
         return str(self.api.objects[f"{PODS}/{pod}"]["metadata"]["uid"])
+
+    def _put_pod(self, pod: str, body: Object, claim: Object) -> None:
+        path = f"{CLAIMS}/{claim['metadata']['name']}"
+        if path not in self.api.objects:
+            self.api.put(path, claim)
+        self.api.put(f"{PODS}/{pod}", body)
 
     def pod(self, name: str) -> Object | None:
         return self.api.objects.get(f"{PODS}/{name}")
@@ -229,6 +238,14 @@ class KubeCluster:
 
     def _controllers(self) -> None:
         pods = {pod["metadata"]["uid"]: pod for _, pod in self.pods()}
+        self._free_claims(pods)
+        owned = Counter(self._owner(pod) for pod in pods.values())
+        for owner, program in self.programs.items():
+            for _ in range(program.pods - owned[owner] if program.requeue else 0):
+                self.count += 1
+                program.make(f"{owner}-{self.count}")
+
+    def _free_claims(self, pods: dict[str, Object]) -> None:
         for path, claim in list(self.api.objects.items()):
             if not path.startswith(f"{CLAIMS}/"):
                 continue
@@ -241,11 +258,6 @@ class KubeCluster:
                 for pod in pods.values()
             ):
                 self.api.remove(path)
-        owned = Counter(self._owner(pod) for pod in pods.values())
-        for owner, program in self.programs.items():
-            for _ in range(program.pods - owned[owner] if program.requeue else 0):
-                self.count += 1
-                program.make(f"{owner}-{self.count}")
 
 
 def _keep_for(claim: Object, pods: list[Object]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -221,20 +222,46 @@ class KubeNode:
         content = json.loads((self.cdi / f"gpushare.dev-claim_{uid}.json").read_text())
         (device,) = content["devices"]
         edits = device["containerEdits"]
-        steps = ["set -e", f"echo $$ > {self.pod(f'p-{uid}')}/cgroup.procs", "mount -t tmpfs none /run"]
-        absent = [
-            Path(mount["containerPath"]) for mount in edits["mounts"] if not Path(mount["containerPath"]).exists()
-        ]
+        mounts = [(one["hostPath"], one["containerPath"]) for one in edits["mounts"]]
+        return self._contained(f"p-{uid}", mounts, edits["env"], line, environ)
+
+    def carrying(self, stored: dict[str, Any], line: list[str], **environ: str) -> subprocess.Popen[str]:
+        """The same of a pod that carries its claim, with what its first container says, and with a driver."""
+        (one, *_), hosts = stored["spec"]["containers"], {}
+        for volume in stored["spec"]["volumes"]:
+            path = volume["hostPath"]["path"].replace("/run/gpushare/", f"{self.daemon_folder}/")
+            hosts[volume["name"]] = path.replace("/var/lib/gpushare-dra", str(self.state))
+        mounts = [(hosts[mount["name"]], mount["mountPath"]) for mount in one["volumeMounts"]]
+        driver = {"LD_LIBRARY_PATH": "/usr/local/lib/gpushare-sim"}
+        driver |= {name: self.environ[name] for name in ("GPUSHARE_SIM", "GPUSHARE_DRIVER")}
+        mounts += [(str(software_driver_dir()), driver["LD_LIBRARY_PATH"]), (str(self.pool), str(self.pool))]
+        said = [f"{each['name']}={value_of(each, stored)}" for each in one["env"]]
+        said += [f"{name}={value}" for name, value in driver.items()]
+        return self._contained(stored["metadata"]["uid"], mounts, said, line, environ)
+
+    def _contained(
+        self, pod: str, mounts: list[tuple[str, str]], env: list[str], line: list[str], environ: dict[str, str]
+    ) -> subprocess.Popen[str]:
+        steps = ["set -e", f"echo $$ > {self.pod(pod)}/cgroup.procs", "mount -t tmpfs none /run"]
+        absent = [Path(inside) for _, inside in mounts if not Path(inside).exists()]
         steps += [OVER.format(top) for top in sorted({path.parts[1] for path in absent} - {"run"})]
-        for mount in edits["mounts"]:
-            host, inside = mount["hostPath"], mount["containerPath"]
+        for host, inside in mounts:
             make = f"mkdir -p {inside}" if Path(host).is_dir() else f"mkdir -p {Path(inside).parent}; touch {inside}"
             steps += [make, f"mount --bind {host} {inside}"]
-        variables = " ".join(f"'{one}'" for one in edits["env"])
+        variables = " ".join(f"'{one}'" for one in env)
         steps.append(f'exec env {variables} "$@"')
         command = ["unshare", "-m", "--propagation", "private", "sh", "-c", "; ".join(steps), "sh", *line]
         kept, pipe = {"PATH": os.environ["PATH"], **environ}, subprocess.PIPE
         return subprocess.Popen(command, env=kept, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def value_of(variable: dict[str, Any], stored: dict[str, Any]) -> str:
+    """As the kubelet makes it of the pod."""
+    if "value" in variable:
+        return str(variable["value"])
+    path = str(variable["valueFrom"]["fieldRef"]["fieldPath"])
+    found = re.fullmatch(r"metadata\.annotations\['(.*)'\]", path)
+    return str(stored["metadata"]["annotations"].get(found[1], "") if found else stored["metadata"]["name"])
 
 
 @contextlib.contextmanager

@@ -207,7 +207,7 @@ class RealNode:
         line = [binary("kubelet"), f"--config={config}", f"--kubeconfig={self.cluster.api.node(self.name)}"]
         line += ["--root-dir=/var/lib/kubelet", "--cert-dir=/var/lib/kubelet/pki", f"--hostname-override={self.name}"]
         before = self.taken()
-        asks = "plugin" in self.parts and self.parts["plugin"].poll() is None
+        asks = "plugin" in self.parts and self.parts["plugin"].poll() is None and not self.serves_pods()
         return line, lambda: self.cluster.is_ready(self.name) and (not asks or self.taken() > before)
 
     def _daemon(self) -> tuple[list[object], Callable[[], object]]:
@@ -218,12 +218,16 @@ class RealNode:
         """How often the kubelet has taken the driver."""
         return self.log("plugin", 10**7).count("has taken the driver") if "plugin" in self.parts else 0
 
+    def serves_pods(self) -> bool:
+        """No kubelet asks the plugin: the API server has no claims."""
+        return "serves pods" in self.log("plugin", 10**7)
+
     def _plugin(self) -> tuple[list[object], Callable[[], object]]:
         """Ready when the kubelet has taken it: what that asks before is tried again only after a minute."""
         before = self.taken()
         line = [sys.executable, "-m", "gpushare.kubernetes", "--node", self.name, "--every", "0.5"]
         line += ["--kubeconfig", str(self.cluster.api.plugin_of(self.name))]
-        return line, lambda: self.taken() > before
+        return line, lambda: self.taken() > before or self.serves_pods()
 
     def daemon_pid(self) -> int | None:
         with contextlib.suppress(GpushareError):
@@ -253,6 +257,7 @@ class RealNode:
             [f"placement {uid}" for uid in placed]
             + [f"file {path.name}" for path in (self.folder / "cdi").glob("*")]
             + [f"record {path.stem}" for path in (self.folder / "dra" / "claims").glob("*.json")]
+            + [f"gate {path.name}" for path in (self.folder / "dra" / "pods").glob("*")]
         )
 
     def end(self) -> None:
@@ -328,7 +333,9 @@ class RealNodes:
             for name in ("containerd", "runc")
         ]
         parts = f"containerd {said[0][2]}, runc {said[1][2]}"
-        return f"API server and kubelets {self.api.version()}, {parts}; carrier: claims, resource.k8s.io/v1 of its own"
+        older = self.features.get("emulated-version")
+        carrier = f"annotations; the API server does as {older}" if older else "claims, resource.k8s.io/v1 of its own"
+        return f"API server and kubelets {self.api.version()}, {parts}; carrier: {carrier}"
 
     def add(self, name: str) -> RealNode:
         node = self.nodes[name] = RealNode(self, name)

@@ -33,6 +33,9 @@ ON_NODE = ("kubelet", "containerd", "daemon", "plugin")
 class Stage:
     """Nodes with GPUs of 3.75 GiB, and gpushare's scheduler beside kube-scheduler."""
 
+    settings = ""
+    """Of the scheduler, more than it needs."""
+
     def __init__(
         self,
         folder: Path,
@@ -48,7 +51,7 @@ class Stage:
         self.cluster = RealNodes(folder, names, f"gpus={gpus},memory=4Gi", features)
         self.service: subprocess.Popen[bytes] | None = None
         try:
-            deploy(self.cluster)
+            self.deploy()
             before(self.cluster)
             for node in self.cluster.nodes.values():
                 node.start("daemon")
@@ -62,6 +65,9 @@ class Stage:
             self.end()
             raise
 
+    def deploy(self) -> None:
+        deploy(self.cluster)
+
     @property
     def node(self) -> RealNode:
         """The first."""
@@ -69,7 +75,7 @@ class Stage:
 
     def start_service(self) -> None:
         config = self.folder / "cluster.toml"
-        config.write_text(QUEUES.format(kubeconfig=self.cluster.api.schedulers))
+        config.write_text(QUEUES.format(kubeconfig=self.cluster.api.schedulers) + self.settings)
         words = ["--config", config, "--store", self.folder / "cluster.db", "--socket", self.folder / "cluster.sock"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("GPUSHARE", "KUBE"))}
         with (self.folder / "service.log").open("ab") as log:

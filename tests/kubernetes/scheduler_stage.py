@@ -30,7 +30,7 @@ class Scheduler:
 
     def __init__(self, cluster: KubeCluster) -> None:
         self.cluster = cluster
-        settings = Settings(kubeconfig=str(cluster.api.kubeconfig))
+        settings = Settings(kubeconfig=str(cluster.api.kubeconfig), **cluster.settings)
         self.woken = threading.Event()
         self.api = Api(settings, self.woken.set)
         self.engine = Kubernetes(self.api, settings, self.woken, lambda: cluster.now)

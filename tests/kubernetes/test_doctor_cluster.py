@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from annotated_cluster import AnnotatedCluster
 from claims import gpu
 from click.testing import CliRunner
 from kube_cluster import CLASSES, NODES, SLICES, KubeCluster
@@ -21,8 +22,9 @@ from test_kubectl_plugin import odd, written
 
 from gpushare.cli import cli
 from gpushare.doctor import examine
-from gpushare.doctor.cluster import CHECKS, PLUGIN, RIGHTS, SCHEDULER, Cluster
+from gpushare.doctor.cluster import CHECKS, OF_ANNOTATIONS, PLUGIN, RIGHTS, SCHEDULER, Cluster
 from gpushare.kubernetes.access import Access
+from gpushare.kubernetes.names import NODE_GPUS
 from gpushare.kubernetes.reader import Reader
 from gpushare.kubernetes.slices import resource_slice
 
@@ -46,8 +48,8 @@ def ago(seconds: float) -> str:
 class Installed:
     """All that deploy/kubernetes has, on two nodes; a test takes something away."""
 
-    def __init__(self, folder: Path) -> None:
-        self.cluster = KubeCluster(folder)
+    def __init__(self, folder: Path, kind: type[KubeCluster] = KubeCluster) -> None:
+        self.cluster = kind(folder)
         self.api = self.cluster.api
         self.version = "v1.34.1"
         self.kinds = list(KINDS)
@@ -97,7 +99,7 @@ class Installed:
             account = body["spec"]["user"].rpartition(":")[2]
             what = "/".join(filter(None, (asked["group"], asked["resource"], asked.get("subresource"))))
             return 201, {"status": {"allowed": (account, f"{asked['verb']} {what}") not in self.denied}}
-        if path == QUEUES and not self.queues:
+        if path in (QUEUES, NODE_GPUS) and not self.queues:
             return 404, {"message": "404 page not found"}
         return None
 
@@ -225,7 +227,7 @@ def without_right(one: Installed) -> None:
         ),
         (without_class, "GK04", "fail", "there is no DeviceClass attach.gpushare.dev"),
         (without_right, "GK13", "fail", "gpushare-dra: list resource.k8s.io/resourceslices"),
-        (lambda one: setattr(one, "version", "v1.20.2"), "GK01", "warn", "1.20.2"),
+        (lambda one: setattr(one, "version", "v1.20.2"), "GK01", "ok", "1.20.2"),
         (lambda one: setattr(one, "version", "soon"), "GK01", "warn", "'soon'"),
         (lambda one: one.kinds.remove("resourceclaims"), "GK02", "fail", "lacks resourceclaims"),
         (
@@ -256,6 +258,33 @@ def test_what_is_wrong_is_found(installed, change, check, state, words):
     change(installed)
     found = installed.found()
     assert found[check][0] == state and words in found[check][1], found[check]
+
+
+@pytest.fixture
+def older(tmp_path):
+    """Kubernetes 1.33, to which deploy/kubernetes-1.33 was applied."""
+    made = Installed(tmp_path, AnnotatedCluster)
+    made.version, made.kinds = "v1.33.4", []
+    yield made
+    made.cluster.close()
+
+
+def test_on_an_older_server_annotations_carry_claims_and_all_is_well(older):
+    found = older.found()
+    assert {state for state, _ in found.values()} == {"ok", "skip"}
+    assert [id for id, (state, _) in found.items() if state == "skip"] == ["GK03", "GK04"]
+    assert found["GK02"] == ("ok", "annotations of pods carry them: resource.k8s.io/v1 is not served")
+    assert found["GK07"] == ("ok", "4 GPUs on 2 nodes")
+    assert older.told()[0] == 0
+
+
+def test_on_an_older_server_what_is_wrong_has_another_way_out(older):
+    older.denied |= {(PLUGIN, "list pods"), (SCHEDULER, "watch gpushare.dev/nodegpus")}
+    older.api.remove(f"{NODE_GPUS}/n2")
+    found = older.found()
+    assert found["GK07"] == ("fail", "no GPU is published by n2")
+    assert found["GK13"] == ("fail", "gpushare-dra: list pods; gpushare-scheduler: watch gpushare.dev/nodegpus")
+    assert "kubectl apply -k deploy/kubernetes-1.33" in older.told("--fix-hints")[1]
 
 
 def test_a_server_that_does_not_answer_is_asked_once(tmp_path):
@@ -317,19 +346,37 @@ def test_only_a_plain_yes_is_a_right(installed, status):
     assert detail.endswith(f" and {count - 4} more")
 
 
+def granted(path: str, *roles: str) -> set[tuple[str, str]]:
+    """What these roles of that file may do."""
+    objects = [one for one in yaml.safe_load_all((ROOT / "deploy" / path).read_text()) if one["kind"] == "ClusterRole"]
+    return {
+        (verb, f"{group}/{what}" if group else what)
+        for one in objects
+        if not roles or one["metadata"]["name"] in roles
+        for rule in one["rules"]
+        for group in rule["apiGroups"]
+        for what in rule["resources"]
+        for verb in rule["verbs"]
+        if not what.endswith(("/driver", "/binding")) or not group  # of Kubernetes 1.36
+    }
+
+
+def needed(rights: dict, account: str) -> set[tuple[str, str]]:
+    return {(verb, what) for what, verbs in rights[account].items() for verb in verbs.split()}
+
+
 def test_the_rights_are_those_that_deploy_gives():
     for account, path in ((PLUGIN, "rbac.yaml"), (SCHEDULER, "scheduler/rbac.yaml")):
-        objects = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / path).read_text())
-        rules = next(one for one in objects if one["kind"] == "ClusterRole")["rules"]
-        granted = {
-            (verb, f"{group}/{what}" if group else what)
-            for rule in rules
-            for group in rule["apiGroups"]
-            for what in rule["resources"]
-            for verb in rule["verbs"]
-            if not what.endswith(("/driver", "/binding")) or not group  # of Kubernetes 1.36
-        }
-        assert granted == {(verb, what) for what, verbs in RIGHTS[account].items() for verb in verbs.split()}
+        assert granted(f"kubernetes/{path}") == needed(RIGHTS, account)
+
+
+def test_the_rights_are_those_that_deploy_gives_for_an_older_server():
+    own = "kubernetes-1.33/rbac.yaml"
+    plugin = granted(own, "gpushare-dra-annotations") | {("get", "nodes")}
+    assert plugin == needed(OF_ANNOTATIONS, PLUGIN)
+    scheduler = granted("kubernetes/scheduler/rbac.yaml") | granted(own, "gpushare-nodegpus")
+    of_claims = {one for one in scheduler if one[1].startswith("resource.k8s.io/")}
+    assert scheduler - of_claims - {("get", "gpushare.dev/nodegpus")} == needed(OF_ANNOTATIONS, SCHEDULER)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpushare.cluster.engines.kubernetes.writes import SOURCE
+from gpushare.kubernetes.events import SOURCE
 
 
 def test_an_event_is_of_its_pod_and_happened_once(cluster, ruled):

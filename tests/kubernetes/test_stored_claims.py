@@ -9,6 +9,7 @@ import pytest
 from claims import claim, result
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from gpushare.cluster.engines.kubernetes.names import CLAIMS
 from gpushare.cluster.engines.kubernetes.writes import FINALIZER, Refusal, Writer
 from gpushare.kubernetes import stored
 from gpushare.kubernetes.publish import Publisher
@@ -154,14 +155,14 @@ def test_the_scheduler_protects_a_claim_that_no_patch_may_touch():
     found_claim["metadata"]["resourceVersion"] = "7"
     member = SimpleNamespace(claims=(found_claim,))
     server = Picky("spec: Invalid value: ...: field is immutable")
-    writer = Writer(server, None, SimpleNamespace(put=kept.append), None, None)  # type: ignore[arg-type]
+    writer = Writer(server, {CLAIMS: SimpleNamespace(put=kept.append)})  # type: ignore[arg-type,dict-item]
     writer._protect(member, 0)  # type: ignore[arg-type]
     ((path, found),) = server.put
     assert (path, list(found.meta.finalizers)) == (PATH, ["other", FINALIZER])
     assert len(kept) == 1 and member.claims == (kept[0],)
     member.claims = (found_claim,)
     with pytest.raises(Refusal, match="it is forbidden"):
-        Writer(Picky("it is forbidden"), None, None, None, None)._protect(member, 0)  # type: ignore[arg-type]
+        Writer(Picky("it is forbidden"), {})._protect(member, 0)  # type: ignore[arg-type]
 
 
 def test_what_is_sent_is_as_an_api_server_writes_it():

@@ -28,6 +28,7 @@ class Cluster:
     def __init__(self, api: ClusterDouble) -> None:
         self.api = api
         self.now = 0.0
+        self.settings: dict[str, str] = {}
 
 
 def begun(node: KubeNode) -> None:

@@ -59,7 +59,10 @@ class Templates:
 
     def clean(self) -> None:
         """Remove what no pod uses any more. Raises GpushareError."""
-        old = [one for one in self._list(f"{ALL}?labelSelector={LABEL}%3D{LABEL_VALUE}") if self._is_old(one)]
+        try:
+            old = [one for one in self._list(f"{ALL}?labelSelector={LABEL}%3D{LABEL_VALUE}") if self._is_old(one)]
+        except NoSuchJob:
+            return  # a server without claims has no templates
         for namespace in sorted({one["metadata"]["namespace"] for one in old}):
             pods = self._list(f"{PODS.format(namespace)}?")
             named = {

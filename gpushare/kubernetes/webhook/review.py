@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 from gpushare.errors import GpushareError, UsageError
 from gpushare.kubernetes.claim import MALFORMED
 from gpushare.kubernetes.webhook import asked as of_pod
+from gpushare.kubernetes.webhook import carry, share, sizes
 from gpushare.kubernetes.webhook import limits as of_queues
-from gpushare.kubernetes.webhook import share, sizes
 from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.template import patch, template
 
@@ -32,12 +33,14 @@ class Cluster:
     nodes: Mapping[str, Thing]
     queues: Mapping[str, Thing] | None
     """None: the API server does not know the kind."""
+    claims: bool = True
+    """The API server has them. Else pods carry their own."""
 
 
 def claimed(
     pod: Thing, namespace: str, cluster: Cluster, rules: Rules
-) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """The template that it needs, and the patch. None: it asks for nothing. Raises UsageError."""
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]] | None:
+    """The template that it needs, if it needs one, and the patch. None: it asks for nothing. Raises UsageError."""
     try:
         asked = of_pod.read(pod)
         if asked is None:
@@ -49,6 +52,8 @@ def claimed(
             interactive=rules.is_interactive(pod),
             gpu=lambda: sizes.smallest(pod, cluster.slices, cluster.nodes),
         )
+        if not cluster.claims:
+            return None, carry.patch(pod, asked, said, secrets.token_hex(16))
         made = template(said, namespace)
         return made, patch(pod, asked, made["metadata"]["name"])
     except (*MALFORMED, IndexError, ValueError) as error:
@@ -82,7 +87,7 @@ def _response(
         return {"uid": uid, "allowed": True}
     wanted, steps = found
     try:
-        if not request.get("dryRun"):
+        if wanted is not None and not request.get("dryRun"):
             make(wanted)
     except UsageError as error:
         return _refused(uid, REFUSED, _sentence(error))

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import ssl
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from aiohttp import web
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.names import NODES, QUEUES, SLICES
 from gpushare.errors import GpushareError, UsageError
+from gpushare.kubernetes.names import NODE_GPUS
 from gpushare.kubernetes.server import Server, Unanswered
 from gpushare.kubernetes.webhook.keeper import Keeper, load
 from gpushare.kubernetes.webhook.limits import Rules
@@ -37,20 +39,35 @@ class Known:
     """What is known of the cluster, as it was last seen: the API server that asks may be slow with the rest."""
 
     def __init__(self, server: Server) -> None:
-        self._watched = {
-            path: Watched(server, path, _nothing, keep=_small, optional=path == QUEUES)
-            for path in (SLICES, NODES, QUEUES)
-        }
+        self._server = server
+        self._watched = {path: self._watch(path) for path in (NODES, QUEUES)}
+        self._gpus = ""
+        """The collection in which nodes publish them; "": the API server was not asked yet."""
+        self._asking = threading.Lock()
+
+    def _watch(self, path: str) -> Watched:
+        return Watched(self._server, path, _nothing, keep=_small, optional=path == QUEUES)
+
+    def find(self) -> None:
+        """What carries claims, once. Raises GpushareError."""
+        with self._asking:
+            if not self._gpus:
+                path = SLICES if self._server.has_claims() else NODE_GPUS
+                self._watched[path] = self._watch(path)
+                self._gpus = path
 
     def cluster(self) -> Cluster:
-        """Raises Unanswered where something was never seen."""
-        slices, nodes, queues = (self._objects(path) for path in (SLICES, NODES, QUEUES))
+        """Raises GpushareError where something was never seen."""
+        self.find()
+        slices, nodes, queues = (self._objects(path) for path in (self._gpus, NODES, QUEUES))
         by_name = {name: one for (_, name), one in nodes.items()}
         known = None if self._watched[QUEUES].absent else {name: one for (_, name), one in queues.items()}
-        return Cluster(list(slices.values()), by_name, known)
+        return Cluster(list(slices.values()), by_name, known, claims=self._gpus == SLICES)
 
     def is_seen(self) -> bool:
-        return all(one.absent or one.seen for one in self._watched.values())
+        with contextlib.suppress(GpushareError):
+            self.find()
+        return bool(self._gpus) and all(one.absent or one.seen for one in list(self._watched.values()))
 
     def _objects(self, path: str) -> Mapping[tuple[str, str], Mapping[str, Any]]:
         one = self._watched[path]

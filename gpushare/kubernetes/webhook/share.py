@@ -25,6 +25,10 @@ class Share:
     limit: str | None
     """As a Budget has it; None: the request."""
 
+    @property
+    def written(self) -> str | None:
+        return None if self.memory is None else written(self.memory)
+
 
 def of(asked: Asked, limits: Limits, *, interactive: bool, gpu: Callable[[], int]) -> Share:
     """`gpu`: bytes of a GPU, asked only where that matters; it may raise UsageError. Raises UsageError."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.errors import UsageError
-from gpushare.kubernetes.amounts import written
 from gpushare.kubernetes.names import API, BUDGET, DRIVER, MEMORY
 from gpushare.kubernetes.webhook.asked import Asked
 from gpushare.kubernetes.webhook.share import Share
@@ -33,7 +32,7 @@ REQUEST = "gpu"
 def template(share: Share, namespace: str) -> dict[str, Any]:
     exactly: dict[str, Any] = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": share.count}
     if share.memory is not None:
-        exactly["capacity"] = {"requests": {MEMORY: written(share.memory)}}
+        exactly["capacity"] = {"requests": {MEMORY: share.written}}
     devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": exactly}]}
     if share.limit is not None:
         parameters = {"apiVersion": API, "kind": BUDGET, "limit": share.limit}

@@ -30,6 +30,7 @@ class Device:
     """Bytes."""
     shared: bool = True
     """Several claims may have parts of it."""
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +13,10 @@ from typing import Any
 from gpushare.cluster.engines.kubernetes import needs
 from gpushare.cluster.engines.kubernetes.board import Listed
 from gpushare.cluster.engines.kubernetes.cache import Watched
+from gpushare.cluster.engines.kubernetes.carriers import Annotations, Claims
 from gpushare.cluster.engines.kubernetes.groups import Named
 from gpushare.cluster.engines.kubernetes.lease import Leadership
 from gpushare.cluster.engines.kubernetes.names import (
-    CLAIMS,
-    CLASSES,
     DISK_CLAIMS,
     DISK_CLASSES,
     DISKS,
@@ -23,7 +24,6 @@ from gpushare.cluster.engines.kubernetes.names import (
     POD_GROUPS,
     PODS,
     QUEUES,
-    SLICES,
     WORKLOADS,
     Key,
     Thing,
@@ -33,16 +33,18 @@ from gpushare.cluster.engines.kubernetes.starts import FAILURES, Starter
 from gpushare.cluster.engines.kubernetes.volumes import Storage
 from gpushare.cluster.engines.kubernetes.writes import LONGEST, Gone, Refusal, Writer
 from gpushare.cluster.engines.seam import Measure, Unanswered
+from gpushare.errors import GpushareError
+from gpushare.kubernetes import carried
 from gpushare.kubernetes.server import Access, Server
 
 __all__ = ["Api"]
 
+log = logging.getLogger(__name__)
 FIRST = 15.0
 """Seconds that the first lists may take."""
 AT_ONCE = 8
 """Starts that overlap."""
-OF_PODS = (PODS, CLAIMS, CLASSES, NODES, SLICES)
-"""As the fields of Listed."""
+OF_PODS = (PODS, NODES)
 OF_STORAGE = (DISK_CLAIMS, DISKS, DISK_CLASSES)
 """As those of Storage."""
 PATHS = (*OF_PODS, *OF_STORAGE)
@@ -62,18 +64,35 @@ class Api:
         """Raises UsageError where there is no way to the API server."""
         self._settings = settings
         access = Access.of_kubeconfig(Path(settings.kubeconfig)) if settings.kubeconfig else Access.of_pod()
-        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 5 + AT_ONCE)
-        self._kept = {path: _keeps(path, settings.scheduler) for path in PATHS}
-        self.watched = {path: Watched(self.server, path, changed, keep=self._kept[path]) for path in PATHS}
+        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 8 + AT_ONCE)
+        self._changed = changed
+        self._carrier: Claims | Annotations | None = None
+        self.watched: dict[str, Watched] = {}
+        for path in PATHS:
+            self.watched[path] = Watched(self.server, path, changed, keep=_keeps(path, settings.scheduler))
         self.watched[QUEUES] = Watched(self.server, QUEUES, changed, optional=True)
         self.watched[WORKLOADS] = Watched(self.server, WORKLOADS, changed, optional=True)
         first, *others = POD_GROUPS
         self.watched[first] = Watched(self.server, first, changed, optional=True, others=others)
-        self.write = Writer(
-            self.server, self.watched[PODS], self.watched[CLAIMS], self.watched[DISK_CLAIMS], self.watched[DISKS]
-        )
+        self.write = Writer(self.server, self.watched)
         self.starter = Starter(self.write)
         self.threads = ThreadPoolExecutor(AT_ONCE, "start")
+        with contextlib.suppress(Unanswered):
+            self.carrier()
+
+    def carrier(self) -> Claims | Annotations:
+        """Found once. Raises Unanswered as long as the API server does not say."""
+        if self._carrier is None:
+            try:
+                claims = self.server.has_claims()
+            except GpushareError as error:
+                raise Unanswered(str(error)) from None
+            found = Claims() if claims else Annotations(carried.class_of(self._settings.of_class))
+            for path in found.paths:
+                self.watched[path] = Watched(self.server, path, self._changed)
+            log.info("%s", found.told)
+            self._carrier = found
+        return self._carrier
 
     def leadership(self, clock: Callable[[], float]) -> Leadership:
         return Leadership(self.server, self._settings.namespace, self._settings.lease, clock)
@@ -81,7 +100,8 @@ class Api:
     def listed(self) -> Listed:
         """Raises Unanswered where one of the collections may not be as it is."""
         deadline, found = time.monotonic() + FIRST, {}
-        for path in PATHS:
+        carrier = self.carrier()
+        for path in (*PATHS, *carrier.paths):
             objects, trouble = self.watched[path].objects(max(0.0, deadline - time.monotonic()))
             if trouble:
                 raise Unanswered(trouble)
@@ -90,7 +110,8 @@ class Api:
         queues = self.listed_queues()
         named = None if queues is None else {name: one for (_, name), one in queues.items()}
         groups = self._groups(max(0.0, deadline - time.monotonic()))
-        return Listed(*(found[path] for path in OF_PODS), storage=storage, queues=named, groups=groups)
+        claims, classes, slices = carrier.of(found, found[PODS].values())
+        return Listed(found[PODS], claims, classes, found[NODES], slices, storage=storage, queues=named, groups=groups)
 
     def _groups(self, within: float) -> Named:
         """Where they cannot be read, pods that name some wait, and the others do not."""

@@ -247,7 +247,7 @@ class Board:
 
     def _member(self, pod: Thing, listed: Listed, classes: Mapping[str, Thing]) -> Member:
         uid, claims = pod["metadata"]["uid"], listed.claims
-        theirs = tuple(claims[key] for key in claims_of(pod) or () if key in claims)
+        theirs = tuple(claims[key] for key in claims_of(pod, claims) or () if key in claims)
         more = (*volumes.objects(pod, listed.storage), *groups.objects(pod, listed.groups))
         seen_by = (pod, *theirs, *classes.values(), *more)
         known = self._read.get(uid)

@@ -54,9 +54,11 @@ class Watched:
         keep: Callable[[dict[str, Any]], Thing] = lambda thing: thing,
         optional: bool = False,
         others: Sequence[str] = (),
+        selector: str = "",
     ) -> None:
-        """`others`: where it is on other servers, if it is not there."""
+        """`others`: where it is on other servers, if it is not there. `selector`: of a query, which of its objects."""
         self.path = path
+        self._selected = f"&{selector}" if selector else ""
         self._paths = (path, *others)
         self._server = server
         self._changed = changed
@@ -166,7 +168,7 @@ class Watched:
         found: dict[Key, Thing] = {}
         more = ""
         while True:
-            answer = self._server.ask("GET", f"{self.path}?limit={PAGE}{more}")
+            answer = self._server.ask("GET", f"{self.path}?limit={PAGE}{self._selected}{more}")
             found |= {key_of(one): self._keep(one) for one in answer.get("items") or ()}
             token = answer["metadata"].get("continue")
             if not token:
@@ -183,7 +185,9 @@ class Watched:
         self._changed()
 
     def _watch(self) -> None:
-        said = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={LASTS}&resourceVersion={self._version}"
+        said = (
+            f"watch=1&allowWatchBookmarks=true&timeoutSeconds={LASTS}&resourceVersion={self._version}{self._selected}"
+        )
         try:
             stream = self._server.stream(f"{self.path}?{said}", SILENCE)
         except Answer as error:

@@ -15,7 +15,6 @@ __all__ = [
     "DISK_CLAIM",
     "DISK_CLAIMS",
     "DISK_CLASSES",
-    "EVENTS",
     "GROUP",
     "LEASES",
     "LEAST",
@@ -27,7 +26,6 @@ __all__ = [
     "PREEMPTIBLE",
     "QUEUE",
     "QUEUES",
-    "SCHEDULER",
     "SIZE",
     "SLICES",
     "WORKLOADS",
@@ -44,7 +42,6 @@ Key = tuple[str, str]
 
 PODS = "/api/v1/pods"
 POD = "/api/v1/namespaces/{}/pods/{}"
-EVENTS = "/api/v1/namespaces/{}/events"
 NODES = "/api/v1/nodes"
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
@@ -63,8 +60,6 @@ WORKLOADS = "/apis/scheduling.k8s.io/v1alpha1/workloads"
 """Of 1.35, the same. Later ones have their policy in PodGroups."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 
-SCHEDULER = "gpushare"
-"""`schedulerName` of pods that this engine starts."""
 MARK = "gpushare.dev/start"
 """Annotation: what was decided about the pod (mark.py). Only the engine writes it."""
 QUEUE = "gpushare.dev/queue"

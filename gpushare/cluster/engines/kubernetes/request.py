@@ -14,20 +14,19 @@ from gpushare import quantity
 from gpushare.cluster.engines.kubernetes import fitting
 from gpushare.cluster.engines.kubernetes import volumes as of_volumes
 from gpushare.cluster.engines.kubernetes.allocation import Device, allocation
-from gpushare.cluster.engines.kubernetes.names import CHECKPOINT, PREEMPTIBLE, Key, Thing, of_pod
+from gpushare.cluster.engines.kubernetes.names import CHECKPOINT, PREEMPTIBLE, Key, Thing, key_of, of_pod
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage, Unmade
 from gpushare.cluster.model import Selector, Tasks
 from gpushare.errors import QuantityError, UsageError
+from gpushare.kubernetes import carried
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.amounts import parse, written
-from gpushare.kubernetes.names import DRIVER, MEMORY
+from gpushare.kubernetes.names import DRIVER, MEMORY, OWN_CLASS
 from gpushare.kubernetes.slices import STEP
 from gpushare.quantity import Kind, Quantity, parse_duration
 
 __all__ = ["Asked", "claims_of", "read"]
 
-OWN_CLASS = f'device.driver == "{DRIVER}"'
-"""The selector of a class whose claims this engine allocates."""
 USUAL_PRIORITY = 50
 """Of a cluster's job; that of a node's job is 0."""
 NOT_READ = ("selectors", "adminAccess", "firstAvailable")
@@ -61,9 +60,12 @@ class Asked:
         return Selector(labels=tuple(sorted((*self.labels, self.wants.label))))
 
 
-def claims_of(pod: Thing) -> list[Key] | None:
-    """Its claims; None: Kubernetes has not made all of them yet."""
+def claims_of(pod: Thing, known: Mapping[Key, Thing]) -> list[Key] | None:
+    """Its claims; None: Kubernetes has not made all of them yet. One that the pod carries itself is `known`."""
     namespace = pod["metadata"]["namespace"]
+    if not pod["spec"].get("resourceClaims"):
+        own = known.get(key_of(pod))
+        return [key_of(pod)] if own is not None and carried.is_carried(own) else []
     made = {
         one["name"]: one.get("resourceClaimName")
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
@@ -89,7 +91,7 @@ def read(
 
 
 def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing], storage: Storage) -> Asked | None:
-    keys = claims_of(pod)
+    keys = claims_of(pod, found)
     if keys is None or any(key not in found for key in keys):
         return None
     if not keys:
@@ -97,6 +99,8 @@ def _read(pod: Thing, found: Mapping[Key, Thing], classes: Mapping[str, Thing], 
             f"it claims no GPU of {DRIVER}", hint="leave schedulerName out: another scheduler starts such pods"
         )
     _check_pod(pod)
+    if carried.is_carried(found[keys[0]]):
+        carried.reading(pod)
     volumes = of_volumes.read(pod, storage)
     if not volumes.listed:
         return None

@@ -168,7 +168,7 @@ def _memory(device: Thing) -> int:
 
 
 def _device(one: Thing) -> Device:
-    return Device(one["name"], _memory(one), bool(one.get("allowMultipleAllocations")))
+    return Device(one["name"], _memory(one), bool(one.get("allowMultipleAllocations")), _attribute(one, "uuid"))
 
 
 def _attribute(device: Thing, name: str) -> str:

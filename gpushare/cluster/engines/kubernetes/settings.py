@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushare.kubernetes import budget as budgets
+from gpushare.kubernetes import fields as fields_of
+from gpushare.kubernetes.names import API, BUDGET
 from gpushare.kubernetes.webhook import limits
 from gpushare.kubernetes.webhook.limits import INTERACTIVE, Rules
 
@@ -29,6 +32,20 @@ class Settings:
     max_limit: str = ""
     interactive: str = ",".join(INTERACTIVE)
     """Priority classes of interactive pods."""
+    budget: str = ""
+    """On a server without claims: what a DeviceClass says elsewhere, as JSON: {"priority": 10, "grace": "30s"}."""
+
+    @property
+    def of_class(self) -> Mapping[str, Any]:
+        """What `budget` says. Raises UsageError."""
+        said = fields_of.json_object(self.budget or "{}")
+        if said is None:
+            raise UsageError("[kubernetes]: budget is not an object of JSON", hint='write {"priority": 10}')
+        try:
+            budgets.read({"apiVersion": API, "kind": BUDGET, **said})
+        except UsageError as error:
+            raise UsageError(f"[kubernetes]: budget: {error.message}", hint=error.hint) from None
+        return said
 
     @property
     def rules(self) -> Rules:
@@ -49,5 +66,5 @@ class Settings:
         made = cls(**said)
         if made.kubeconfig and not Path(made.kubeconfig).is_absolute():
             raise UsageError("[kubernetes]: kubeconfig must be the absolute path of a file")
-        made.rules  # noqa: B018  raises for limits that make no sense
+        made.rules, made.of_class  # noqa: B018  these raise for what makes no sense
         return made

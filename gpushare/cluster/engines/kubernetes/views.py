@@ -14,7 +14,7 @@ from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing
 from gpushare.cluster.engines.kubernetes.queue_objects import ACCEPTED
 from gpushare.cluster.engines.kubernetes.seen import seconds
 from gpushare.errors import UsageError
-from gpushare.kubernetes import fields
+from gpushare.kubernetes import carried, fields
 from gpushare.kubernetes.amounts import parse
 from gpushare.kubernetes.names import DRIVER, MEMORY
 from gpushare.quantity import format_bytes
@@ -111,7 +111,8 @@ class Pod:
 
 def pod(one: Thing, claims: Mapping[Key, Thing]) -> Pod:
     mark = marks.read(fields.named(one, "annotations", MARK))
-    its = [claims[key] for key in claims_of(one) if key in claims]
+    own = carried.of_pod(one) if not fields.objects(one, "spec/resourceClaims") else None
+    its = [claims[key] for key in claims_of(one) if key in claims] if own is None else [own]
     state, why = _state(one, mark)
     node = fields.text(one, "spec/nodeName") or (mark.node if state == "starting" else "")
     numbers = ", ".join(map(str, mark.gpus)) if node and node == mark.node else ""

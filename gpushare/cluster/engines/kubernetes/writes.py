@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.cluster.engines.kubernetes import local_volumes
@@ -18,11 +17,24 @@ from gpushare.cluster.engines.kubernetes.allocation import Device, allocation, f
 from gpushare.cluster.engines.kubernetes.board import Member
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.mark import Mark
-from gpushare.cluster.engines.kubernetes.names import CLAIM, DISK, DISK_CLAIM, EVENTS, MARK, POD, Thing, key_of, of_pod
+from gpushare.cluster.engines.kubernetes.names import (
+    CLAIM,
+    CLAIMS,
+    DISK,
+    DISK_CLAIM,
+    DISK_CLAIMS,
+    DISKS,
+    MARK,
+    POD,
+    PODS,
+    Thing,
+    key_of,
+    of_pod,
+)
 from gpushare.cluster.engines.kubernetes.volumes import NODE, Unmade
 from gpushare.cluster.engines.seam import Deposed, Unanswered
 from gpushare.errors import GpushareError, NoSuchJob
-from gpushare.kubernetes import stored
+from gpushare.kubernetes import carried, events, stored
 from gpushare.kubernetes.server import JSON, MERGE, STRATEGIC, Answer, Server
 
 __all__ = ["LONGEST", "Conflict", "Gone", "Refusal", "Taken", "Writer"]
@@ -36,7 +48,6 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 IMMUTABLE = "field is immutable"
 LONGEST = 1024
 """Characters of a message."""
-SOURCE = "gpushare"
 
 
 class Refusal(Exception):
@@ -64,10 +75,8 @@ class Writer:
     """Each method may raise Unanswered, Refusal and Gone."""
 
     server: Server
-    pods: Watched
-    claims: Watched
-    disk_claims: Watched
-    disks: Watched
+    watched: Mapping[str, Watched]
+    """By the path of the collection."""
 
     # ---- pods ------------------------------------------------------------------------------------------
 
@@ -82,7 +91,7 @@ class Writer:
                 self._read_again(member)
                 continue
             member.mark = mark
-            self.pods.put(member.pod)
+            self.watched[PODS].put(member.pod)
             return
         raise Unanswered(f"pod {member.title} changes all the time")
 
@@ -94,7 +103,7 @@ class Writer:
         if marks.read(of_pod(found, "annotations", MARK)) != member.mark:
             raise Deposed(f"another service has decided about pod {member.title}")
         member.pod = found
-        self.pods.put(found)
+        self.watched[PODS].put(found)
 
     def bind(self, member: Member) -> None:
         """To the node of its mark."""
@@ -114,7 +123,7 @@ class Writer:
                 self._read_again(member)
                 continue
             member.pod = {**member.pod, "spec": {**member.pod["spec"], "nodeName": member.mark.node}}
-            self.pods.put(dict(member.pod))
+            self.watched[PODS].put(dict(member.pod))
         if not member.bound:
             raise Unanswered(f"pod {member.title} changes all the time")
         if member.bound != member.mark.node:
@@ -134,9 +143,9 @@ class Writer:
             self._ask("POST", f"{POD.format(*member.key)}/eviction", body)
         except Conflict:
             raise Gone from None  # another pod has its name by now
-        meta = {**member.pod["metadata"], "deletionTimestamp": _now()}
+        meta = {**member.pod["metadata"], "deletionTimestamp": events.now()}
         member.pod = {**member.pod, "metadata": meta}
-        self.pods.put(dict(member.pod))
+        self.watched[PODS].put(dict(member.pod))
 
     # ---- claims ----------------------------------------------------------------------------------------
 
@@ -183,10 +192,9 @@ class Writer:
                 claim = self._protect(member, place)
                 made = allocation(claim, classes, member.mark.node, devices, member.mark.amount)
                 made["devices"]["config"] += more
-                self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]})
+                self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]}, devices)
             except Conflict:
-                found = self._ask("GET", CLAIM.format(*key_of(claim)))
-                self._keep(member, place, found)
+                self._claim_again(member, place)
                 continue
             return
         raise Unanswered(f"claim {title} changes all the time")
@@ -194,7 +202,7 @@ class Writer:
     def _protect(self, member: Member, place: int) -> Thing:
         claim = member.claims[place]
         there = list(claim["metadata"].get("finalizers") or ())
-        if FINALIZER not in there:
+        if FINALIZER not in there and not carried.is_carried(claim):
             said = {"resourceVersion": claim["metadata"]["resourceVersion"], "finalizers": [*there, FINALIZER]}
             path = CLAIM.format(*key_of(claim))
             try:
@@ -228,18 +236,41 @@ class Writer:
                 try:
                     self._claim_status(member, place, freed)
                 except Conflict:
-                    self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(claim))))
+                    self._claim_again(member, place)
 
-    def _claim_status(self, member: Member, place: int, status: dict[str, Any]) -> None:
+    def _claim_again(self, member: Member, place: int) -> None:
+        """It has changed meanwhile. Raises Deposed where another service has decided about its pod."""
+        if carried.is_carried(member.claims[place]):
+            self._read_again(member)
+            self._keep_carried(member)
+        else:
+            self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(member.claims[place]))))
+
+    def _claim_status(self, member: Member, place: int, status: dict[str, Any], devices: Sequence[Device] = ()) -> None:
         claim = member.claims[place]
+        if carried.is_carried(claim):
+            said, mark = status.get("allocation"), member.mark
+            uuids = [one.uuid for one in devices]
+            notes = carried.given(claim, said, mark.node, mark.amount, uuids) if said else carried.taken()
+            meta = {"resourceVersion": member.pod["metadata"]["resourceVersion"], "annotations": notes}
+            member.pod = self._ask("PATCH", POD.format(*member.key), {"metadata": meta}, MERGE)
+            self.watched[PODS].put(member.pod)
+            self._keep_carried(member)
+            return
         said = {"metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]}, "status": status}
         self._keep(member, place, self._ask("PATCH", f"{CLAIM.format(*key_of(claim))}/status", said, MERGE))
+
+    def _keep_carried(self, member: Member) -> None:
+        claim = carried.of_pod(member.pod)
+        if claim is None:
+            raise Refusal(f"the annotation {carried.CLAIM} of its pod is gone")
+        member.claims = (claim,)
 
     def _keep(self, member: Member, place: int, found: dict[str, Any]) -> None:
         if found["metadata"]["uid"] != member.claims[place]["metadata"]["uid"]:
             raise Refusal(f"claim {'/'.join(key_of(found))} is another one now")
         member.claims = (*member.claims[:place], found, *member.claims[place + 1 :])
-        self.claims.put(found)
+        self.watched[CLAIMS].put(found)
 
     # ---- volumes ---------------------------------------------------------------------------------------
 
@@ -250,7 +281,7 @@ class Writer:
                 continue
             if one.there is None:
                 said = {"metadata": {"annotations": {NODE: node}}}
-                self.disk_claims.put(self._ask("PATCH", DISK_CLAIM.format(*key_of(one.claim)), said, MERGE))
+                self.watched[DISK_CLAIMS].put(self._ask("PATCH", DISK_CLAIM.format(*key_of(one.claim)), said, MERGE))
             elif not any(self._give(volume, one.claim) for volume in one.there):
                 raise Taken("others have got the volumes that were free there")
 
@@ -265,7 +296,7 @@ class Writer:
                     volume = self._ask("PATCH", path, local_volumes.patch(volume, claim), MERGE)
                 except Conflict:
                     volume = self._ask("GET", path)
-                self.disks.put(dict(volume))
+                self.watched[DISKS].put(dict(volume))
         except Gone:
             return False
         raise Unanswered(f"volume {volume['metadata']['name']} changes all the time")
@@ -274,39 +305,16 @@ class Writer:
 
     def tell(self, member: Member, text: str) -> None:
         """Why it waits: a condition of the pod, and an event. At most LONGEST characters."""
-        now = _now()
+        now = events.now()
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text}
         said = {"status": {"conditions": [{**condition, "lastTransitionTime": now}]}}
         try:
             member.pod = self._ask("PATCH", f"{POD.format(*member.key)}/status", said, STRATEGIC)
-            self.pods.put(member.pod)
-            self._event(member, text, now)
+            self.watched[PODS].put(member.pod)
+            event = events.of_pod(member.pod["metadata"], "Waiting", text, now)
+            self._ask("POST", events.EVENTS.format(member.key[0]), event)
         except Conflict:
             return
-
-    def _event(self, member: Member, text: str, now: str) -> None:
-        namespace, name = member.key
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": name,
-                "uid": member.uid,
-            },
-            "reason": "Waiting",
-            "message": text,
-            "type": "Normal",
-            "source": {"component": SOURCE},
-            "reportingComponent": SOURCE,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        self._ask("POST", EVENTS.format(namespace), body)
 
     def status(self, path: str, status: dict[str, Any], kept: Watched) -> None:
         """Of any object."""
@@ -329,7 +337,3 @@ class Writer:
             raise Refusal(error.message, late if error.status == TOO_MANY else None) from None
         except GpushareError as error:
             raise Unanswered(str(error)) from None
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
