@@ -345,6 +345,39 @@ def test_a_restart_forgets_no_call(world: World, when: float) -> None:
     assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
 
 
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_a_restart_while_a_long_hook_runs_stops_nobody(world: World, restarts: int) -> None:
+    """Its runner comes when the hook has ended: later than a new daemon waits for a runner to come."""
+    world.hooks.takes = 12.0
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    for _ in range(restarts):
+        world.wait(1.0)
+        world.restart()
+        assert state_of(world, a) == SleepState.ASKED
+    world.wait(12.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SleepState.ASLEEP and not world.terminated
+    (gave,) = [one for one in job_of(world, a).story if one.event == "hook_gave"]
+    assert "failed" not in str(OPERATOR.words(gave.text)) and gave.facts["seconds"] >= 12.0
+    world.hooks.takes = 0.5
+    world.exit(b, lag=0.1)
+    world.wait(4.0)
+    assert state_of(world, a) == "awake" and used(world, a) == 12 * GIB
+
+
+def test_a_hook_that_was_never_called_is_called_by_the_next_daemon(world: World) -> None:
+    """The daemon ends between its notes and the command. The hook has not failed."""
+    a = server(world, "A", 12 * GIB)
+    b = owner(world)
+    world.wait(0.1)
+    assert state_of(world, a) == SleepState.ASKED
+    world.hooks.calls.clear()
+    world.restart()
+    world.wait(5.0)
+    assert used(world, b) == 7 * GIB and state_of(world, a) == SleepState.ASLEEP and not world.terminated
+    assert not world.node.counters.hook_failures
+
+
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_what_is_kept_for_a_resume_hook_that_runs_stays_kept_after_a_restart(world: World, restarts: int) -> None:
     world.hooks.takes = 2.0

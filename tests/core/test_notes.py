@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import spec
+from core.tale import spec, start
 from gpushared.core import persistence
+from gpushared.core.events import Checkpointed, SuspendWanted
 from gpushared.core.policy import MIB, Policy
+from gpushared.core.sleep import Sleep, SleepState
 from property.world import World, mib
 
 GIB = 1024 * MIB
@@ -26,6 +28,23 @@ def test_a_reservation_ends_when_it_was_to_end_though_no_daemon_was_there(passed
     assert [one.spec.name for one in (ends, stays)] == ["ends", "stays"]
     assert ends.left == pytest.approx(left) and stays.left is None
     assert ends.age == pytest.approx(10.0 + passed) == stays.age
+
+
+def test_what_is_said_of_a_job_counts_the_time_without_a_daemon() -> None:
+    """Its age, its last checkpoint, since when it is suspended, and since when its hook was called."""
+    world = World([16 * GIB], [mib(300)], Policy())
+    process = start(world, "A", "1Gi", "15Gi", on_reclaim=("hook", "suspend", "term", "kill"))
+    world.allocate(process, "GPU-0", 2 * GIB)
+    job = world.programs[process].job
+    world.send(Checkpointed(job))
+    world.suspender_comes(job, "ok")
+    world.send(SuspendWanted(job))
+    world.node.state.set_sleep(world.node.jobs[job], Sleep(SleepState.ASLEEP, world.now, 0, {}, {}))
+    world.wait(10.0)
+    (read,) = persistence.restore(world.node.notes(), 20.0)
+    assert read.suspended is not None and read.asleep is not None
+    for seconds in (read.age, read.saved, read.suspended.age, read.asleep.age):
+        assert seconds == pytest.approx(30.0)
 
 
 @pytest.mark.parametrize("wrong", [{"since": "yesterday"}, {"amounts": {"GPU-0": -1}}, {"spec": 7}])

@@ -115,7 +115,7 @@ def test_it_survives_the_daemon(world: World) -> None:
     written = world.node.notes()
     fresh = NodeState(world.policy)
     fresh.handle(GpuFound("GPU-0", 0, "software GPU", 16 * GIB), 5.0)
-    for event in [*persistence.restore_reservations(written, 30.0), *persistence.restore(written)]:
+    for event in [*persistence.restore_reservations(written, 30.0), *persistence.restore(written, 0.0)]:
         fresh.handle(event, 5.0)
     fresh.validate()
     assert fresh.state.reserved("GPU-0") == 3 * GIB

@@ -7,7 +7,7 @@ import pytest
 from core.tale import job_of, start, told, used
 from gpushare.reasons import Code
 from gpushared.core import suspend
-from gpushared.core.events import ResumeWanted, SuspendWanted
+from gpushared.core.events import ResumeWanted, SuspenderAnswered, SuspendWanted
 from gpushared.core.instructions import OpenGate, SuspendNoted, SuspendRefused
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.suspension import SuspendState
@@ -470,6 +470,54 @@ def test_a_restart_in_the_middle_of_a_step(world: World) -> None:
     world.restart()
     world.wait(3.0)
     assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.parametrize("programs", [1, 2])
+def test_a_restart_in_the_middle_of_a_long_step_stops_nobody(world: World, programs: int, restarts: int) -> None:
+    """Its suspender is busy in the driver for longer than a new daemon waits for one to come."""
+    world.suspender_takes = 9.0
+    a = borrow(world, "A", 12 * GIB)
+    for _ in range(programs - 1):
+        world.attach(world.join(job_of(world, a).id), "GPU-0")
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    for _ in range(restarts):
+        world.wait(1.0)
+        world.restart()
+        assert state_of(world, a) == SuspendState.SUSPENDING
+    began = world.now
+    while state_of(world, a) != SuspendState.SUSPENDED:
+        world.wait(0.5)
+        assert world.now < began + 9.0
+        assert "trim" not in told(world, a), "it stands still"
+    assert used(world, b) == 7 * GIB and not world.terminated
+    world.exit(b, lag=0.1)
+    world.wait(12.0)
+    assert state_of(world, a) == "running" and used(world, a) == 12 * GIB
+
+
+def test_a_command_that_its_suspender_never_heard_is_given_again_by_the_next_daemon(world: World) -> None:
+    """The daemon ends between its notes and the command. The job has not failed to be suspended."""
+    a = borrow(world, "A", 12 * GIB)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.work.clear()
+    world.restart()
+    world.wait(3.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and used(world, b) == 7 * GIB
+    assert not world.terminated and not world.node.counters.suspend_failures
+
+
+def test_what_another_daemon_has_begun_teaches_no_speed(world: World) -> None:
+    """The suspender's answer to it is of its look, not of the driver's work."""
+    world.suspender_takes = 3.0
+    a = borrow(world, "A", 12 * GIB)
+    job = job_of(world, a).id
+    world.send(SuspendWanted(job))
+    world.restart()
+    world.send(SuspenderAnswered(job, 0, "suspended", seconds=0.001))
+    assert state_of(world, a) == SuspendState.SUSPENDED and not world.node.state.suspend_rate
 
 
 @pytest.mark.parametrize("size", [GIB, 12 * GIB])

@@ -208,7 +208,7 @@ def test_any_field_may_be_anything(make_daemon, directory):
             jobs = [] if not found.state else list(found.jobs.values())
             core = {**found.state.get("core", {}), "jobs": [one["note"] for one in jobs if one.get("note") is not None]}
             read = [
-                *persistence.restore(core, found.odd),
+                *persistence.restore(core, 0.0, found.odd),
                 *persistence.restore_reservations(core, found.since, found.odd),
             ]
             restored.append(len(read))

@@ -1150,7 +1150,7 @@ class World:
         self.wake = None
         self._find_gpus()
         self.node.state.overheads.update(persistence.restore_overheads(written))
-        for event in [*persistence.restore_reservations(written, 0.0), *persistence.restore(written)]:
+        for event in [*persistence.restore_reservations(written, 0.0), *persistence.restore(written, 0.0)]:
             self.send(event)
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():

@@ -73,10 +73,12 @@ class SuspendedBefore(NamedTuple):
 
     gpu: str
     age: float
-    """Seconds since it was suspended."""
+    """Seconds since its suspender was asked."""
     held: bool
     command: int = 0
     """The number of a command that was under way: its memory may be on the GPU. 0: it was in host memory."""
+    leaving: bool = False
+    """That command was to suspend it, not to resume it."""
 
 
 class AsleepBefore(NamedTuple):
@@ -91,7 +93,9 @@ class AsleepBefore(NamedTuple):
     gave: Mapping[str, int] | None = None
     """By GPU: bytes that its relief hook gave back; None: it had not ended."""
     command: int = 0
-    """The number of the call of its resume hook that was under way; 0: none was."""
+    """The number of a call of a hook that was under way; 0: none was."""
+    relief: bool = False
+    """That call was of its relief hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,9 @@ class JobRestored(Event):
     saved: float | None = None
     """Seconds since it said that its work is saved; None: it never has."""
     suspended: SuspendedBefore | None = None
-    """It was suspended when the earlier daemon wrote its notes."""
+    """It was suspended, or on the way, when the earlier daemon wrote its notes."""
     asleep: AsleepBefore | None = None
     """Its relief hook had been called and its resume hook had not ended when the earlier daemon wrote its notes."""
-    hold: bool = False
-    """Its user wanted it suspended, and the suspender had not answered."""
 
 
 @dataclass(frozen=True, slots=True)

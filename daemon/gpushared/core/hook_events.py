@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpushared.core import hook_steps, lending
+from gpushared.core import hook_steps, hooks, lending
 from gpushared.core.events import THERE, HookAnswered, HookRunnerGone
 from gpushared.core.model import Job
 from gpushared.core.sleep import SleepState
@@ -22,10 +22,19 @@ def answered(tx: Transaction, event: HookAnswered) -> None:
 
 
 def _came(tx: Transaction, job: Job, event: HookAnswered) -> None:
-    """What an earlier one ran has ended with that; one that was THERE before runs what it ran."""
+    """What an earlier one ran has ended with that; one that was THERE before runs what it ran. One that comes to
+    another daemon has ended what it ran for the last."""
     job.hook_runner.connected, job.hook_runner.wakes = True, event.wakes
-    if job.sleep is not None and event.number != THERE:
-        _over(tx, job, hook_steps.ENDED, tx.now - job.sleep.since)
+    sleep = job.sleep
+    if sleep is None or event.number == THERE:
+        pass
+    elif sleep.taken_over and sleep.state is SleepState.ASKED:
+        if hooks.given(tx.state, job):
+            hook_steps.relieved(tx, job, "", tx.now - sleep.since)
+        else:
+            hook_steps.not_called(tx, job)
+    else:
+        _over(tx, job, hook_steps.ENDED, tx.now - sleep.since)
     if job.sleep is not None and not job.hook_runner.wakes:
         tx.state.set_sleep(job, None)
 

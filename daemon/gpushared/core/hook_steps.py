@@ -43,16 +43,17 @@ def relieve(tx: Transaction, job: Job, gpu: str, wish: Wish) -> None:
 
 
 def restore(tx: Transaction, job: Job, before: AsleepBefore) -> None:
-    """As an earlier daemon has noted it. A resume hook that was called then may still run: what is kept for it stays
-    kept."""
+    """As an earlier daemon has noted it. A hook that was called then may still run: its runner comes when it has ended.
+    What is kept for a resume hook stays kept."""
     had, allocated, gave = (
         {gpu: amount for gpu, amount in (noted or {}).items() if gpu in job.bounds}
         for noted in (before.had, before.allocated, before.gave)
     )
     sleep = Sleep(SleepState.ASLEEP, tx.now - before.age, 0, had, allocated, None if before.gave is None else gave)
     if before.command:
-        sleep.state, sleep.number = SleepState.WAKING, before.command
-        sleep.deadline = tx.now + tx.policy.hook_resume + ANSWER_MARGIN
+        sleep.state, sleep.number = SleepState.ASKED if before.relief else SleepState.WAKING, before.command
+        within = tx.policy.hook if before.relief else tx.policy.hook_resume
+        sleep.deadline, sleep.taken_over = tx.now + within + ANSWER_MARGIN, True
         tx.note_command(before.command)
     tx.state.set_sleep(job, sleep)
 
@@ -72,6 +73,15 @@ def relieved(tx: Transaction, job: Job, problem: str, seconds: float) -> None:
         _gave_nothing(tx, job, problem or "it has ended well, and the job uses as much as before")
     if not job.hook_runner.wakes:
         tx.state.set_sleep(job, None)
+    for id in job.bounds:
+        tx.emit(Publish(id))
+    tx.emit(Persist())
+
+
+def not_called(tx: Transaction, job: Job) -> None:
+    """An earlier daemon has ended before its runner heard the call, or the runner with it, and nothing was given.
+    Nothing has failed, so it may be called again at once."""
+    tx.state.set_sleep(job, None)
     for id in job.bounds:
         tx.emit(Publish(id))
     tx.emit(Persist())
@@ -109,7 +119,7 @@ def wake(tx: Transaction, job: Job) -> None:
     sleep = job.sleep
     assert sleep is not None
     given = hooks.given(tx.state, job)
-    sleep.state, sleep.number = SleepState.WAKING, tx.next_command()
+    sleep.state, sleep.number, sleep.taken_over = SleepState.WAKING, tx.next_command(), False
     sleep.deadline = tx.now + tx.policy.hook_resume + ANSWER_MARGIN
     gpu = next(iter(given), next(iter(sleep.had), next(iter(job.bounds), "")))
     tx.emit(CallHook(job.id, sleep.number, "resume", gpu, sum(given.values()), tx.policy.hook_resume))

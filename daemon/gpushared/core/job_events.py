@@ -27,7 +27,6 @@ def restored(tx: Transaction, event: JobRestored) -> None:
         bounds[id] = found
     job = Job(event.job, event.spec, tx.now - event.age, bounds, open=event.open)
     job.restored_at = tx.now
-    job.hold = event.hold
     job.active_at = tx.now  # nothing is known about the time without a daemon: do not call it idle
     if event.saved is not None:
         job.saved_at = tx.now - event.saved

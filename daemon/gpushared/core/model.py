@@ -168,9 +168,6 @@ class Job:
     unhooked_told: dict[str, str] = field(default_factory=dict)
     """Processes without a page that its user has been told of -> the GPU."""
     suspension: Suspension | None = None
-    hold: bool = False
-    """Its user wanted it suspended, and an earlier daemon ended before that was done. Its suspender will say where the
-    job is."""
     suspender: SuspenderLink = field(default_factory=SuspenderLink)
     resumed_at: float = float("-inf")
     sleep: Sleep | None = None

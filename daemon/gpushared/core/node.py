@@ -231,7 +231,6 @@ class NodeState:
                 now - job.saved_at if job.saved_at >= job.since else None,
                 persistence.suspended_before(job, now),
                 persistence.asleep_before(job, now),
-                persistence.hold_of(job),
             )
             for job in self.state.jobs.values()
         ]

@@ -15,6 +15,7 @@ from gpushare.quantity import Kind, Quantity
 from gpushare.reclaim_steps import JOB_STEPS, ReclaimStep
 from gpushared.core.events import AsleepBefore, JobRestored, ReservationRestored, SuspendedBefore
 from gpushared.core.model import Job, Reservation
+from gpushared.core.sleep import SleepState
 from gpushared.core.state import State
 from gpushared.core.suspension import SuspendState
 
@@ -52,7 +53,6 @@ def take_job(job: Job) -> dict[str, Any]:
         "saved": job.saved_at if job.saved_at >= job.since else None,
         "suspended": _take_suspension(job),
         "asleep": _take_sleep(job),
-        "hold": hold_of(job),
     }
 
 
@@ -60,28 +60,26 @@ def key_of(job: Job) -> tuple[object, ...]:
     """A value that differs if the job's note would. It takes less time to make than the note."""
     return (
         *(job.spec, job.open, job.saved_at, tuple(job.bounds)),
-        *(suspended_before(job, 0.0), asleep_before(job, 0.0), hold_of(job)),
+        *(suspended_before(job, 0.0), asleep_before(job, 0.0)),
     )
 
 
 def suspended_before(job: Job, now: float) -> SuspendedBefore | None:
-    """None also while it is being suspended: its suspender will say where the job is."""
     one = job.suspension
-    if one is None or one.state is SuspendState.SUSPENDING:
+    if one is None:
         return None
     command = 0 if one.state is SuspendState.SUSPENDED else one.number
-    return SuspendedBefore(one.gpu, now - one.since, one.held, command)
-
-
-def hold_of(job: Job) -> bool:
-    """Its user wants it suspended, and that is under way."""
-    one = job.suspension
-    return job.hold or (one is not None and one.state is SuspendState.SUSPENDING and one.held)
+    return SuspendedBefore(one.gpu, now - one.since, one.held, command, one.state is SuspendState.SUSPENDING)
 
 
 def _take_suspension(job: Job) -> dict[str, Any] | None:
     one = suspended_before(job, 0.0)
-    return None if one is None else {"gpu": one.gpu, "since": -one.age, "held": one.held, "command": one.command}
+    return None if one is None else _with_since(one)
+
+
+def _with_since(one: SuspendedBefore | AsleepBefore) -> dict[str, Any]:
+    """What was made for the time 0: so its age is a time of the core's clock."""
+    return {"since": -one.age, **{name: value for name, value in one._asdict().items() if name != "age"}}
 
 
 def asleep_before(job: Job, now: float) -> AsleepBefore | None:
@@ -89,14 +87,14 @@ def asleep_before(job: Job, now: float) -> AsleepBefore | None:
     if one is None:
         return None
     gave = None if one.gave is None else dict(one.gave)
-    return AsleepBefore(now - one.since, dict(one.had), dict(one.allocated), gave, one.number if job.wakes_now else 0)
+    command = 0 if one.state is SleepState.ASLEEP else one.number
+    relief = one.state is SleepState.ASKED
+    return AsleepBefore(now - one.since, dict(one.had), dict(one.allocated), gave, command, relief)
 
 
 def _take_sleep(job: Job) -> dict[str, Any] | None:
     one = asleep_before(job, 0.0)
-    if one is None:
-        return None
-    return {"since": -one.age, **{name: value for name, value in one._asdict().items() if name != "age"}}
+    return None if one is None else _with_since(one)
 
 
 def spec_to_note(spec: JobSpec) -> dict[str, Any]:
@@ -146,9 +144,10 @@ def _list(notes: Mapping[str, Any], name: str) -> list[object]:
     return found if isinstance(found, list) else [found]  # anything but a list is one odd entry
 
 
-def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:
-    """The jobs of an earlier daemon, or of a later one: fields are only ever added."""
-    now = now_of(notes)
+def restore(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[JobRestored]:
+    """The jobs of an earlier daemon, or of a later one: fields are only ever added. `since`: seconds that have passed
+    since they were written down."""
+    now = now_of(notes) + since
 
     def read(one: dict[str, Any]) -> JobRestored:
         saved = one.get("saved")
@@ -161,7 +160,6 @@ def restore(notes: Mapping[str, Any], odd: Odd = refuse) -> list[JobRestored]:
             None if saved is None else max(0.0, now - number(saved)),
             _suspended_before(one.get("suspended"), now),
             _asleep_before(one.get("asleep"), now),
-            flag(one.get("hold", False)),
         )
 
     return _each(_list(notes, "jobs"), "job", read, odd)
@@ -172,7 +170,8 @@ def _suspended_before(note: object, now: float) -> SuspendedBefore | None:
         return None
     found = mapping(note)
     age = max(0.0, now - number(found.get("since")))
-    return SuspendedBefore(text(found.get("gpu")), age, flag(found.get("held")), count(found.get("command", 0)))
+    command, leaving = count(found.get("command", 0)), flag(found.get("leaving", False))
+    return SuspendedBefore(text(found.get("gpu")), age, flag(found.get("held")), command, leaving)
 
 
 def _asleep_before(note: object, now: float) -> AsleepBefore | None:
@@ -185,7 +184,7 @@ def _asleep_before(note: object, now: float) -> AsleepBefore | None:
     )
     known = found.get("gave") is not None  # older daemons have not noted it
     age, command = max(0.0, now - number(found.get("since"))), count(found.get("command", 0))
-    return AsleepBefore(age, had, allocated, gave if known else None, command)
+    return AsleepBefore(age, had, allocated, gave if known else None, command, flag(found.get("relief", False)))
 
 
 def restore_reservations(notes: Mapping[str, Any], since: float, odd: Odd = refuse) -> list[ReservationRestored]:

@@ -38,5 +38,7 @@ class Sleep:
     """The end of the call under way; None: no call is."""
     not_before: float = 0.0
     """After a resume hook that failed: the next call."""
+    taken_over: bool = False
+    """An earlier daemon has made the call under way."""
     failures: int = 0
     """Of its resume hook, since it was asked."""

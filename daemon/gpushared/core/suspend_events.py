@@ -41,7 +41,7 @@ def _moved(tx: Transaction, job: Job, suspension: Suspension, event: SuspenderAn
         case "suspended", SuspendState.RESUMING:
             suspend_steps.not_resumed(tx, job, problem)
         case "suspended", _:
-            suspend_steps.suspended(tx, job, event.seconds)
+            suspend_steps.suspended(tx, job, event.seconds if event.number else 0.0)  # 0: what its look has taken
         case "running", SuspendState.SUSPENDING if event.number == 0 and suspend_steps.ask_again(tx, job):
             return
         case "running", _ if leaving:
@@ -57,20 +57,12 @@ def _moved(tx: Transaction, job: Job, suspension: Suspension, event: SuspenderAn
 
 
 def _found(tx: Transaction, job: Job, event: SuspenderAnswered) -> None:
-    """A job that is suspended though the notes of an earlier daemon do not say so: that was under way, or somebody has
-    done it by hand. Or one that runs, and whose user was promised by an earlier daemon that it would be suspended."""
+    """A job that is suspended though nothing says so: somebody has done it by hand, or the notes were lost."""
     gpu = suspend.gpu_of(tx.state, job)
-    if event.where not in ("suspended", "running") or gpu is None:
-        return
-    held, job.hold = job.hold, False
-    if event.where == "suspended":
+    if event.where == "suspended" and gpu is not None:
         usage = tx.state.usage(job, gpu)
-        suspension = Suspension(gpu, SuspendState.SUSPENDING, tx.now, event.number, usage, held=held)
-        tx.state.set_suspension(job, suspension)
+        tx.state.set_suspension(job, Suspension(gpu, SuspendState.SUSPENDING, tx.now, event.number, usage))
         suspend_steps.suspended(tx, job, 0.0)
-    elif held:
-        suspend_wanted(tx, SuspendWanted(job.id))
-        tx.emit(Persist())
 
 
 def gone(tx: Transaction, event: SuspenderGone) -> None:
@@ -106,11 +98,6 @@ def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
 
 def resume_wanted(tx: Transaction, event: ResumeWanted) -> None:
     job = tx.state.jobs.get(event.job)
-    if job is not None and job.suspension is None and job.hold:
-        job.hold = False
-        tx.emit(Persist())
-        tx.emit(SuspendNoted(job.id, "it is not suspended then"))
-        return
     if job is None or job.suspension is None:
         _refuse(tx, event.job, Reason(Code.NOT_SUSPENDED, "this job is not suspended", hint="see `gpushare ps`"))
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code, Reason, words
 from gpushared.core.events import SuspendedBefore
@@ -45,10 +47,11 @@ def begin(tx: Transaction, gpu: Gpu, job: Job, within: float, reason: Reason, *,
 
 
 def ask_again(tx: Transaction, job: Job) -> bool:
-    """Its suspender was ended before the driver had taken the memory: ask the next one, in what is left of the time.
-    False: too little is left."""
+    """Its suspender was ended before the driver had taken the memory, or the daemon before that one heard the command:
+    ask the present one, in what is left of the time. False: too little is left, or no process has memory any more."""
     suspension, gpu = _of(tx, job)
-    assert suspension.deadline is not None
+    if suspension.deadline is None:
+        return False
     usage = tx.state.usage(job, gpu.id)
     left = suspension.deadline - ANSWER_MARGIN - tx.now
     if left < expected(tx.state, gpu, usage):
@@ -59,9 +62,10 @@ def ask_again(tx: Transaction, job: Job) -> bool:
 
 
 def restore(tx: Transaction, job: Job, before: SuspendedBefore) -> None:
-    """As an earlier daemon has noted it. If its memory was on the way back, it may be on the GPU, or be put there just
-    now: it is charged until its suspender says where it is."""
-    state = SuspendState.RESUMING if before.command else SuspendState.SUSPENDED
+    """As an earlier daemon has noted it. If its memory was on the way, it may be on the GPU, or be moved just now: it
+    is charged until its suspender says where it is. That one is busy in the driver until then."""
+    under_way = SuspendState.SUSPENDING if before.leaving else SuspendState.RESUMING
+    state = under_way if before.command else SuspendState.SUSPENDED
     suspension = Suspension(before.gpu, state, tx.now - before.age, before.command, 0, held=before.held)
     tx.note_command(before.command)
     tx.state.set_suspension(job, suspension)
@@ -96,8 +100,8 @@ def suspended(tx: Transaction, job: Job, seconds: float) -> None:
     tx.state.counters.suspended_bytes += got
     text = f"suspended: its {format_bytes(got)} of GPU {gpu.index} are in host memory now"
     tx.record("suspended", text, job=job, gpu=gpu.id, got=got, seconds=tx.now - suspension.since, driver=seconds)
-    if suspension.reason is not None:
-        tx.emit(Notify(job.id, "suspended", suspension.reason))
+    reason = suspension.reason or (why_by_user(tx, gpu, job) if suspension.held else _why_noted(gpu, got))
+    tx.emit(Notify(job.id, "suspended", reason))
     tx.emit(Persist())
     tx.emit(Publish(gpu.id))
     tx.sample(gpu)
@@ -199,9 +203,15 @@ def why_by_user(tx: Transaction, gpu: Gpu, job: Job) -> Reason:
 def why_for(tx: Transaction, gpu: Gpu, job: Job, reason: Reason) -> Reason:
     """From the reason of a reclaim."""
     facts = tuple(fact for fact in reason.facts if fact[0] != "grace")
-    amount = format_bytes(tx.state.usage(job, gpu.id))
-    message = f"this job is suspended: {amount} of GPU {gpu.index} go to host memory until there is room again"
-    return Reason(Code.SUSPENDED, message, facts, "nothing is lost: it goes on by itself", reason.data)
+    return replace(_why_noted(gpu, tx.state.usage(job, gpu.id)), facts=facts, data=reason.data)
+
+
+def _why_noted(gpu: Gpu, amount: int) -> Reason:
+    """For whom, only an earlier daemon knew."""
+    message = (
+        f"this job is suspended: {format_bytes(amount)} of GPU {gpu.index} go to host memory until there is room again"
+    )
+    return Reason(Code.SUSPENDED, message, hint="nothing is lost: it goes on by itself")
 
 
 # ---- the parts of a step ---------------------------------------------------------------------------

@@ -83,6 +83,10 @@ class Followers(ABC):
         one = self._by_job.get(job)
         return None if one is None else one.known
 
+    def ask_again(self, job: str) -> None:
+        """A new core does not know whether the job's follower has heard the last command of the core that failed."""
+        self.tell(job, self.first(job))
+
     def tell(self, job: str, command: Mapping[str, object]) -> None:
         """Send the command, if the job has a follower. If it has none, the core's deadline decides."""
         one = self._by_job.get(job)

@@ -80,6 +80,7 @@ def rebuild(core_loop: CoreLoop, outside: Outside, earlier: Earlier) -> None:
             there = followers.known(record.id)
             if there is not None:
                 core_loop.restore(there)
+                followers.ask_again(record.id)
     for record in running:
         held = not record.over and outside.jobs.lasts_without_processes(record)
         if not held and not clients.has_job(record.id):

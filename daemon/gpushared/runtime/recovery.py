@@ -67,9 +67,8 @@ def read_jobs(outside: Outside, found: FoundState, with_pages: set[str]) -> Earl
     overheads = persistence.restore_overheads(core, found.odd)
     reservations = persistence.restore_reservations(core, since, found.odd)
     known = {}
-    for job in persistence.restore(core, found.odd):
-        saved = None if job.saved is None else job.saved + since
-        known[job.job] = replace(job, age=job.age + since, saved=saved)
+    for job in persistence.restore(core, since, found.odd):
+        known[job.job] = job
         _open_running(outside, job, jobs.get(job.job, {}), found, has_pages=job.job in with_pages)
     for id, identity in jobs.items():
         if identity.get("queued") is not None and outside.jobs.registry.get(id) is None:

@@ -85,10 +85,10 @@ class Suspenders(Followers):
         self._tell("suspend", wish)
 
     def _resume(self, wish: do.Resume) -> None:
-        self.note()
         self._tell("resume", wish)
 
     def _tell(self, command: str, wish: do.Suspend | do.Resume) -> None:
+        self.note()
         pids = self._pids(wish.processes)
         log.info(command, extra=facts(job=wish.job, processes=len(pids), seconds=round(wish.within, 1)))
         words = {"command": command, "number": wish.number, "pids": pids, "within": wish.within}
