@@ -117,6 +117,7 @@ class _JobLater(TypedDict, total=False):
     """What an older daemon does not say."""
 
     longest_grace: float  # seconds; a longer grace is cut to it
+    longest_protection: float  # seconds; claims can fail while a job is protected longer by its min_run_time
     compute: float | None  # the part of a GPU's time that it has asked for
     exclusive: float | None  # seconds that it computes alone at a stretch
     turns: bool  # jobs take turns in computing on this node, for those that ask for it

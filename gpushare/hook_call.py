@@ -47,7 +47,7 @@ def call(hook: Hook, environ: Mapping[str, str], within: float) -> str:
     for descriptor in (answers, here):
         os.close(descriptor)
     try:
-        with open(answer, "rb") as answered:
+        with os.fdopen(answer, "rb") as answered:
             found = answered.read()
     finally:
         os.close(caller_lives)

@@ -172,7 +172,7 @@ class Launch:
                 self.node = locate.for_run(self.settings)
             else:
                 self._tell_budget(self.job)
-                for caution in start_warnings(self.job) if self.mode == "enforce" else ():
+                for caution in start_warnings(self.job, self._options()) if self.mode == "enforce" else ():
                     self.say(caution, level=0)
                 return
 

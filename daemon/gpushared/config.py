@@ -360,7 +360,7 @@ def _write_rule(value: object) -> str:
 def cautions(config: Config) -> list[str]:
     """Settings that break a promise to owners, for the log and --check-config."""
     policy = config.policy()
-    after = policy.trim + policy.teardown  # a grace is cut to what is left
+    after = policy.claim_timeout - policy.longest_protection  # a grace is cut to what is left
     most = {f"{table.path}.max_min_run_time": table.values for table in config.rules.tables}
     said = {rule: values["max_min_run_time"] for rule, values in most.items() if "max_min_run_time" in values}
     said.setdefault("$.policy.max_min_run_time", rules.DEFAULTS["max_min_run_time"])
@@ -369,7 +369,7 @@ def cautions(config: Config) -> list[str]:
         f" longer than claims wait (claim_timeout {format_duration(policy.claim_timeout)}, of which"
         f" {format_duration(after)} go to trim and teardown), and allocations within a request fail meanwhile"
         for rule, seconds in said.items()
-        if seconds is None or seconds + after > policy.claim_timeout
+        if seconds is None or seconds > policy.longest_protection
     ]
 
 

@@ -45,6 +45,16 @@ def test_more_than_the_default_is_refused(seconds, refused):
     assert rules.admit(Rules(), ALICE, wanted, TOTALS, bound=False) == wanted, "root, and a user alone"
 
 
+def test_in_a_users_own_daemon_the_promise_to_owners_holds_too():
+    wanted = spec("a", "1Gi", "1Gi", min_run_time=1800.0)
+    answer = rules.admit(Rules(), ALICE, wanted, TOTALS, bound=False, own=True)
+    assert isinstance(answer, Reason) and answer.code is Code.POLICY
+    assert "an owner's claim waits no longer" in OPERATOR.told(answer).render()
+    raised = Rules((Table("$.policy", {"max_min_run_time": 3600.0}),), "g.toml")
+    assert rules.admit(raised, ALICE, wanted, TOTALS, bound=False, own=True) == wanted
+    assert rules.admit(Rules(), ALICE, wanted._replace(min_run_time=MOST), TOTALS, bound=False, own=True)
+
+
 @pytest.mark.parametrize("bound", [True, False])
 def test_a_rule_counts_before_the_default_and_for_all(bound):
     def said(value: float | None) -> Rules:

@@ -329,6 +329,17 @@ def _(tale: Tale) -> None:
     tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
 
 
+@story("a user's own daemon protects no job for longer than a claim waits")
+def _(tale: Tale) -> None:
+    limits = SimpleNamespace(most_jobs=lambda _: None, is_bound=lambda _: False)
+    state = NodeState(Policy())
+    who = SimpleNamespace(known=lambda uid: Who(uid, "alice"))
+    access = Access(lambda: state, config.Config, who, limits, system=False)
+    answer = access.admit(spec("train", "1Gi", "1Gi", min_run_time=1800.0), [])
+    assert isinstance(answer, Reason)
+    tale.show(f"[{answer.code}]", OPERATOR.told(answer).render())
+
+
 @story("turns in computing that cannot be had")
 def _(tale: Tale) -> None:
     wishes: list[tuple[dict[str, object], bool]] = [({"compute": 0.5, "exclusive": 5.0}, False)]

@@ -1,5 +1,5 @@
-"""The daemon ends while something is under way for a job that takes longer than the next daemon waits for a process that
-is not there: nobody is stopped for that."""
+"""The daemon ends while something is under way for a job that takes longer than the next daemon waits for a process
+that is not there: nobody is stopped for that."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ class Views:
             "since": record.started,
             "turns": self.shell.turns.on,
             "longest_grace": self.shell.core.policy.longest_grace,
+            "longest_protection": self.shell.core.policy.longest_protection,
             "gpus": [],
             "processes": [],
             "outcome": self.outcome(record, viewer) if record.state is JobState.ENDED else None,

@@ -92,6 +92,11 @@ class Policy:
         """Seconds; a longer grace of a job is cut, so that an owner's claim can be met in time."""
         return max(0.0, self.claim_timeout - self.teardown)
 
+    @property
+    def longest_protection(self) -> float:
+        """Seconds after its start: an owner's claim cannot be met in time by a job that is protected for longer."""
+        return max(0.0, self.claim_timeout - self.trim - self.teardown)
+
     def grace_of(self, spec: JobSpec) -> float:
         """Seconds from SIGTERM to SIGKILL."""
         return self.grace if spec.grace is None else spec.grace

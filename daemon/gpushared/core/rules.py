@@ -26,6 +26,8 @@ from gpushare.quantity import MAX, NOTHING, Budget, Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason
 
 UNLIMITED = "unlimited"
+PROTECTION = "minimum run time"
+RAISED = "`max_min_run_time` in the settings of your daemon allows more"
 DEFAULTS: Mapping[str, Any] = {
     "request": NOTHING,
     "limit": MAX,
@@ -45,7 +47,9 @@ DEFAULTS: Mapping[str, Any] = {
 
 The minimum run time fits into the claim timeout together with trim, grace and teardown, so an owner gets memory back in
 time from a job that has just begun to borrow. These defaults do not bind root, nor the user of a user's daemon; tables
-do. `idle_release` is no maximum: a job takes it with it when it is admitted, and None is never.
+do. But the minimum run time binds that user, too: what is promised to an owner does not depend on whose job it is. Root
+on a node's daemon is its administrator. `idle_release` is no maximum: a job takes it with it when it is admitted, and
+None is never.
 """
 
 
@@ -120,12 +124,22 @@ def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | N
 
 
 def admit(
-    rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int], jobs: int = 0, *, bound: bool = True
+    rules: Rules,
+    who: Who,
+    spec: JobSpec,
+    totals: Sequence[int],
+    jobs: int = 0,
+    *,
+    bound: bool = True,
+    own: bool = False,
 ) -> JobSpec | Reason:
     """The job as it may be, or why it may not. `totals` are the sizes of the GPUs that it may come to use, `jobs`
-    how many its user has already; `bound`: whether the defaults hold for this user."""
+    how many its user has already; `bound`: whether the defaults hold for this user; `own`: in the user's own daemon."""
     spec = within(rules, who, spec)._replace(idle_release=rules.find(who, "idle_release").value)
     over = [*_over(rules, who, spec, totals), *_too_many(rules, who, "jobs", jobs)]
+    long = [one for one in over if own and one.what == PROTECTION and not one.said.rule]
+    if long:
+        return _reason(who, long, f"{long[0].most}: an owner's claim waits no longer; {RAISED}")
     return _permitted(who, spec, over, bound)
 
 
@@ -193,7 +207,7 @@ def _over(rules: Rules, who: Who, spec: JobSpec, totals: Sequence[int]) -> list[
         ("GPUs", "max_gpus", spec.gpus, str),
         ("priority", "max_priority", spec.priority, str),
         ("grace", "max_grace", spec.grace or 0.0, format_duration),
-        ("minimum run time", "max_min_run_time", spec.min_run_time, format_duration),
+        (PROTECTION, "max_min_run_time", spec.min_run_time, format_duration),
     ):
         said = rules.find(who, key)
         if said.value is not None and asked > said.value:
@@ -239,7 +253,7 @@ def _by(said: Said) -> str:
     return f"by {said.rule} ({said.place})" if said.rule else "the default where no rule says more"
 
 
-def _reason(who: Who, over: Sequence[Over]) -> Reason:
+def _reason(who: Who, over: Sequence[Over], way_out: str = "") -> Reason:
     first = over[0]
     facts = tuple((one.what, f"{one.asked}; {one.most}, {_by(one.said)}") for one in over)
     named = ", ".join(one.what for one in over)
@@ -248,6 +262,6 @@ def _reason(who: Who, over: Sequence[Over]) -> Reason:
         Code.POLICY,
         f"this node's settings do not allow that to {who.user}: {named}",
         facts,
-        f"{first.what}: {first.most}; the administrator of this node sets the rule",
+        f"{first.what}: {way_out or f'{first.most}; the administrator of this node sets the rule'}",
         {"rules": data},
     )

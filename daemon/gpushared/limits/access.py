@@ -38,6 +38,7 @@ class Access:
         """`core` and `config` return the present ones: both may be replaced while the daemon runs. `system`: it is the
         node's daemon, not a user's own."""
         self._own = os.geteuid() if system else 0
+        self._alone = not system
         self._core = core
         self._config = config
         self._identities = identities
@@ -97,7 +98,7 @@ class Access:
             message = f"{spec.user} has {full}, as many as this daemon can keep of one user"
             return Reason(Code.POLICY, message, hint="end one of them first: `gpushare ps` lists them")
         totals, bound = self._totals(spec.devices), self._limits.is_bound(spec.uid)
-        return rules.admit(self._config().rules, who, spec, totals, len(own), bound=bound)
+        return rules.admit(self._config().rules, who, spec, totals, len(own), bound=bound, own=self._alone)
 
     def admit_reservation(self, spec: JobSpec) -> JobSpec | Reason:
         """The same for a reservation."""
