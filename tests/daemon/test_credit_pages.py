@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from daemon_harness import GIB, GPU, GPU2
 
 from gpushare._layout import ffi, lib
-from gpushared.clients.credit import CreditPages
+from gpushared.clients.credit import PINNED, CreditPages
 from gpushared.clients.pages import UNIT, Pages
 from gpushared.clients.turn_words import TurnWords
 from gpushared.core.instructions import Published
@@ -62,6 +63,33 @@ def test_a_grant_is_credit_and_the_figures_are_told(credit, page):
         *(amount * UNIT for amount in (line.grantable, line.limit, line.request, line.overhead, line.job_usage))
     )
     assert told == FIGURES
+
+
+def test_figures_that_are_told_already_are_not_written_again(credit, page):
+    """Of every process on a GPU, at each event of the core."""
+    line = page.lines[GPU]
+    credit.publish(1, GPU, FIGURES)
+    line.limit = line.grantable = 7
+    credit.publish(1, GPU, FIGURES)
+    assert (line.limit, line.grantable) == (7, 7)
+    credit.grant(1, GPU, MIB, FIGURES)
+    assert line.limit * UNIT == FIGURES.limit, "with credit they are"
+    line.limit = 7
+    credit.publish(1, GPU, replace(FIGURES, limit=GIB))
+    assert line.limit * UNIT == GIB
+
+
+def test_a_copy_of_the_driver_and_what_is_shared_keep_a_process_on_the_gpu(credit, page):
+    line = page.lines[GPU]
+    assert credit.pinned([1], GPU) == {}
+    for name, text in PINNED.items():
+        setattr(line, name, 1)
+        assert credit.pinned([1], GPU) == {1: text}
+        setattr(line, name, 0)
+    page._struct.copies = 1
+    assert credit.pinned([1], GPU) == {1: "it uses a second copy of the driver"}
+    line.ipc = 1
+    assert credit.pinned([1], GPU) == {1: PINNED["ipc"]}, "one reason is enough"
 
 
 def test_what_a_process_uses_stays_and_the_rest_is_taken_back(credit, page):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from daemon_harness import GIB, GPU, until
@@ -317,3 +318,29 @@ def test_an_outcome_says_of_a_kill_what_is_known_and_of_the_rest_nothing(data, t
     assert found.pop("code") == "reclaim" and found.pop("reason") == "why" and found.pop("time") > 0
     assert found == NOTHING | told
     assert api.fits({**found, "code": "reclaim", "reason": "why", "time": 1.0}, api.Killed)
+
+
+def test_connections_that_come_again_cost_no_descriptors(daemon, program):
+    """Each brings a handle of the process with it; one is enough."""
+    job = submit(daemon, "a", "1Gi", "8Gi")
+    one = start(daemon, program, job, GIB, 8 * GIB)
+
+    def again() -> int:
+        one.call("reconnect", str(daemon.shim))
+        assert one.call("hello", job["id"], present=True)["status"] == lib.GS_OK
+        assert one.call("ask", MIB)["status"] == lib.GS_OK
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    first = again()
+    assert max(again() for _ in range(20)) < first + 10
+
+
+def test_without_a_job_gpus_are_hardly_looked_at(make_daemon, program):
+    """A node that does nothing shall cost nothing; a job is looked after at once."""
+    daemon = make_daemon(sample_interval=0.02)
+    asked, sample = [], daemon.gpus.sample
+    daemon.gpus.sample = lambda gpu: asked.append(gpu) or sample(gpu)
+    time.sleep(0.4)
+    assert asked == []
+    submit(daemon, "a", "1Gi", "8Gi")
+    until(lambda: len(asked) > 4)
