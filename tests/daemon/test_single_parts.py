@@ -693,10 +693,10 @@ def test_a_suspender_is_told_what_to_do_with_which_processes() -> None:
     assert heard_by(one) == [{"command": "report", "number": 0, "pids": [101], "within": 0.0, "bytes": 0}]
     effects[do.Suspend](do.Suspend("a", 7, (1, 2, 99), 512, 1.5))
     assert heard_by(one) == [{"command": "suspend", "number": 7, "pids": [101], "within": 1.5, "bytes": 512}]
-    assert stage.notes == 0
+    assert stage.notes == 2
     effects[do.Resume](do.Resume("a", 8, (1,), 64, 2.5))
     assert heard_by(one) == [{"command": "resume", "number": 8, "pids": [101], "within": 2.5, "bytes": 64}]
-    assert stage.notes == 1, "the next daemon has to know"
+    assert stage.notes == 3, "the next daemon has to know what is under way"
     stage.gates.clear()
     effects[do.OpenGate](do.OpenGate("a", (1, 2)))
     assert stage.gates == [(1, False), (2, False)]
