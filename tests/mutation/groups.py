@@ -37,7 +37,7 @@ PARTS = (
         f"shim/preload/{name}.c"
         for name in ("account", "block", "charge", "copies", "device", "graph_pool", "hook_limit", "hook_linear")
     ),
-    *(f"shim/preload/{name}.c" for name in ("message", "packet", "pool", "stream", "table")),
+    *(f"shim/preload/{name}.c" for name in ("hook_pool", "message", "packet", "pool", "python", "stream", "table")),
     *(f"shim/preload/{name}.h" for name in ("account", "charge", "device", "lock", "stream", "system")),
     "shim/credit.h",
 )

@@ -10,7 +10,10 @@ import subprocess
 
 import pytest
 
-PARTS = ("packet", "device", "graph_pool", "pool", "limit", "copies", "stream", "block", "charge", "linear", "account")
+PARTS = (
+    *("packet", "device", "graph_pool", "pool", "limit", "copies", "stream"),
+    *("block", "charge", "linear", "async", "account", "python"),
+)
 STRICT = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
