@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,15 @@ NEVER = {
 class Ground:
     """One cluster for one stand after the other."""
 
+    features: Mapping[str, str] = {}
+
     def __init__(self, names: Iterable[str] = ("k1", "k2"), gpus: int = 2) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gs-kn-")
         folder = Path(self._folder.name)
         folder.chmod(0o755)
-        self.cluster = RealNodes(folder, names, f"gpus={gpus},memory=4Gi")
+        self.cluster = RealNodes(folder, names, f"gpus={gpus},memory=4Gi", self.features)
         try:
-            deploy(self.cluster)
+            self.deploy()
             server = self.cluster.server
             policies = "/apis/admissionregistration.k8s.io/v1"
             server.ask("POST", f"{policies}/validatingadmissionpolicies", NEVER["policy"])
@@ -82,10 +84,16 @@ class Ground:
             for node in self.cluster.nodes.values():
                 node.start("daemon")
                 node.start("plugin")
-            KubernetesServerStand.about = self.cluster.about()
+            self.begin()
         except BaseException:
             self.stop()
             raise
+
+    def deploy(self) -> None:
+        deploy(self.cluster)
+
+    def begin(self) -> None:
+        KubernetesServerStand.about = self.cluster.about()
 
     def stop(self) -> None:
         self.cluster.end()
@@ -107,12 +115,14 @@ class KubernetesServerStand(Queued):
     settings = Pace(grace=5.0, start_within=60.0, stop_within=30.0, last_retry=2.0, annotate_every=0.1)
     ground = staticmethod(ground)
     about = ""
+    paths: Sequence[str] = (PODS, CLAIMS, NODES, SLICES)
+    """What its engine watches."""
 
     def __init__(self, directory: Path, ground: Ground) -> None:
         self.directory = directory
         self.cluster = ground.cluster
         self.server = self.cluster.server
-        self.pods = Pods(self.server)
+        self.pods = self.make_pods()
         self.marks = self.cluster.folder / "jobs" / directory.name
         self.marks.mkdir(parents=True)
         self.owners: dict[str, tuple[str, str]] = {}
@@ -125,10 +135,16 @@ class KubernetesServerStand(Queued):
         self.open_ledger()
 
     def open_engine(self) -> None:
-        settings = Settings(kubeconfig=str(self.cluster.api.schedulers))
+        settings = self.make_settings()
         self.woken = threading.Event()
         self.api = Api(settings, self.woken.set)
         self.engine = engine.Kubernetes(self.api, settings, self.woken)
+
+    def make_pods(self) -> Pods:
+        return Pods(self.server)
+
+    def make_settings(self) -> Settings:
+        return Settings(kubeconfig=str(self.cluster.api.schedulers))
 
     def seen_of_all(self) -> str:
         logs = [f"{name} plugin: {node.log('plugin', 500)}" for name, node in self.cluster.nodes.items()]
@@ -138,7 +154,7 @@ class KubernetesServerStand(Queued):
         """The engine has seen what the API server has now."""
 
         def behind() -> bool:
-            for path in (PODS, CLAIMS, NODES, SLICES):
+            for path in self.paths:
                 known = self.api.watched[path].objects(30.0)[0]
                 for one in self.server.ask("GET", path)["items"]:
                     mine = known.get(key_of(one))
@@ -168,7 +184,7 @@ class KubernetesServerStand(Queued):
     ) -> str:
         key = self._template(gpus, share, limit, priority)
         labels = {"gpushare.dev/queue": queue, "test": key}
-        annotations = {} if preemptible else {"gpushare.dev/preemptible": "false"}
+        annotations = self._asks(key) | ({} if preemptible else {"gpushare.dev/preemptible": "false"})
         if tasks > 1:
             labels["gpushare.dev/pod-group"] = key
             annotations["gpushare.dev/pod-group-size"] = str(tasks)
@@ -189,7 +205,7 @@ class KubernetesServerStand(Queued):
         uids = []
         for index in range(count):
             key = f"{first}-{index}"
-            meta = {"name": key, "labels": {"gpushare.dev/queue": queue, "test": key}}
+            meta = {"name": key, "labels": {"gpushare.dev/queue": queue, "test": key}, "annotations": self._asks(first)}
             body = {"metadata": meta, "spec": self._pod(work, key, claims=first)}
             made = self.server.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body)
             uids.append(str(made["metadata"]["uid"]))
@@ -210,12 +226,19 @@ class KubernetesServerStand(Queued):
         self.pods.make("resourceclaimtemplates", template(key, amount(share), gpus, **said))
         return key
 
+    def _asks(self, key: str) -> dict[str, str]:
+        """Annotations that say what a pod asks for."""
+        return {}
+
+    def _spec(self, command: list[str], claims: str) -> dict[str, Any]:
+        return pod_spec(command, template=claims, folders=[self.marks])
+
     def _pod(self, work: Work, key: str, *, claims: str = "", held: bool = False) -> dict[str, Any]:
         cwd = self.marks / f"work-{key}"
         cwd.mkdir()
         script = self.marks / f"{key}.sh"
         script.write_text(f"exec >> {cwd}/out 2>&1\n{script_of(work, self.marks / key)}")
-        spec = pod_spec(["sh", str(script)], template=claims or key, folders=[self.marks])
+        spec = self._spec(["sh", str(script)], claims or key)
         (container,) = spec["containers"]
         container |= {
             "workingDir": str(cwd),
@@ -249,8 +272,12 @@ class KubernetesServerStand(Queued):
 
     def _made(self, key: str, tasks: int) -> list[dict[str, Any]]:
         pods = self.pods.labelled(f"test={key}")
-        ready = [one for one in pods if (one.get("status") or {}).get("resourceClaimStatuses")]
+        ready = [one for one in pods if self._is_ready(one)]
         return ready if len(ready) >= tasks else []
+
+    def _is_ready(self, pod: dict[str, Any]) -> bool:
+        """Its claims are made."""
+        return bool((pod.get("status") or {}).get("resourceClaimStatuses"))
 
     def cancel(self, uid: str) -> None:
         if self.result(uid) is not None:
@@ -380,9 +407,11 @@ class KubernetesServerStand(Queued):
 
     def _kill_containers(self, *names: str) -> None:
         for name in names or self.cluster.nodes:
-            for pid in self.cluster.nodes[name].pids():
+            pids = self.cluster.nodes[name].pids()
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            self._until(lambda pids=pids: not any(map(alive, pids)), "what was killed is gone", lambda: None)
 
     def _left(self) -> list[list[str]]:
         return [self.pods.names(), *(one.leftovers() for one in self.cluster.nodes.values())]
@@ -397,4 +426,4 @@ def ended(pod: Mapping[str, Any]) -> tuple[str, int | None] | None:
     return ("failed" if worst else "done"), -(worst - 128) if worst > 128 else worst
 
 
-__all__ = ["KubernetesServerStand"]
+__all__ = ["Ground", "KubernetesServerStand"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from annotated_server_conformance import AnnotatedServerStand
 from conformance_stand import COMMANDS, RUNS, SHORT, Killed, Stand, Work
 from cuda_program import OPENED
 from kubernetes_conformance import AnnotatedStand, KubernetesStand
@@ -30,7 +31,10 @@ from gpushare.errors import NoSuchJob, UsageError
 
 STANDS: dict[str, type[Stand]] = {
     one.name: one
-    for one in (MemoryStand, PacedStand, LocalStand, KubernetesStand, AnnotatedStand, KubernetesServerStand, SlurmStand)
+    for one in (
+        *(MemoryStand, PacedStand, LocalStand, SlurmStand),
+        *(KubernetesStand, AnnotatedStand, KubernetesServerStand, AnnotatedServerStand),
+    )
 }
 PROVED: dict[str, Counter[str]] = {name: Counter() for name in STANDS}
 """Of each engine: behaviours that were seen, by the ability that they need ("" for the least)."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from kube_stage import until
-from real_api_server import DEPLOY, binary
+from real_api_server import DEPLOY, RealApiServer, binary
 from real_nodes import RealNodes
 from real_pods import NAMESPACE, WORKLOADS
 from real_stage import WITHIN, PodProgram, Stage
@@ -43,40 +43,10 @@ class AnnotationsStage(Stage):
             raise
 
     def deploy(self) -> None:
-        """What `kubectl apply -k` makes of deploy/kubernetes-1.33, without its pods: processes do their work."""
-        made = kubectl(self.cluster, "kustomize", str(DEPLOY.with_name("kubernetes-1.33")))
-        those = [one for one in yaml.safe_load_all(made) if one["kind"] not in WORKLOADS]
-        path = self.folder / "applied.json"
-        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": those}))
-        until(lambda: self._applied(path), "everything to be applied", WITHIN)
-        self.cluster.server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-        until(lambda: self._is_there(account), "the namespace's service account", WITHIN)
-
-    def _applied(self, path: Path) -> bool:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            kubectl(self.cluster, "apply", "-f", str(path))
-            return True
-        return False
-
-    def _is_there(self, path: str) -> bool:
-        with contextlib.suppress(NoSuchJob):
-            return bool(self.cluster.server.ask("GET", path))
-        return False
+        deploy_older(self.cluster)
 
     def start_webhook(self) -> None:
-        server, api = self.cluster.server, self.cluster.api
-        made = Webhook(Asking(api.webhooks), self.folder, "--name", HOST)  # type: ignore[arg-type]
-        self.webhook = made
-        (webhook,) = server.ask("GET", CONFIGURATION)["webhooks"]
-        there = {**webhook, "clientConfig": {"url": ASKED_AT.format(made.port)}}
-        server.ask("PATCH", CONFIGURATION, {"webhooks": [there]}, MERGE)
-
-        def trusted() -> bool:
-            (found,) = server.ask("GET", CONFIGURATION)["webhooks"]
-            return bool(found["clientConfig"].get("caBundle")) and "answers the API server" in made.log
-
-        until(trusted, lambda: f"the webhook: {made.log}", WITHIN)
+        self.webhook = webhook_of(self.cluster.api)
 
     def kill(self, part: str) -> None:
         if part == "webhook":
@@ -122,6 +92,47 @@ class Asking:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
+
+
+def deploy_older(cluster: RealNodes) -> None:
+    """What `kubectl apply -k` makes of deploy/kubernetes-1.33, without its pods: processes do their work."""
+    made = kubectl(cluster, "kustomize", str(DEPLOY.with_name("kubernetes-1.33")))
+    those = [one for one in yaml.safe_load_all(made) if one["kind"] not in WORKLOADS]
+    path = cluster.folder / "applied.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": those}))
+    until(lambda: is_applied(cluster, path), "everything to be applied", WITHIN)
+    cluster.server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    until(lambda: is_there(cluster, account), "the namespace's service account", WITHIN)
+
+
+def is_applied(cluster: RealNodes, path: Path) -> bool:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        kubectl(cluster, "apply", "-f", str(path))
+        return True
+    return False
+
+
+def is_there(cluster: RealNodes, path: str) -> bool:
+    with contextlib.suppress(NoSuchJob):
+        return bool(cluster.server.ask("GET", path))
+    return False
+
+
+def webhook_of(api: RealApiServer) -> Webhook:
+    """The webhook as a process that the API server asks."""
+    server = api.server
+    made = Webhook(Asking(api.webhooks), api.folder, "--name", HOST)  # type: ignore[arg-type]
+    (webhook,) = server.ask("GET", CONFIGURATION)["webhooks"]
+    there = {**webhook, "clientConfig": {"url": ASKED_AT.format(made.port)}}
+    server.ask("PATCH", CONFIGURATION, {"webhooks": [there]}, MERGE)
+
+    def trusted() -> bool:
+        (found,) = server.ask("GET", CONFIGURATION)["webhooks"]
+        return bool(found["clientConfig"].get("caBundle")) and "answers the API server" in made.log
+
+    until(trusted, lambda: f"the webhook: {made.log}", WITHIN)
+    return made
 
 
 def kubectl(cluster: RealNodes, *words: str) -> str:

@@ -95,8 +95,10 @@ def pod_spec(
 class Pods:
     """Objects of the tests' namespace."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, claims: bool = True) -> None:
+        """`claims`: the server has them."""
         self.server = server
+        self.of_claims = ("resourceclaims", "resourceclaimtemplates") if claims else ()
 
     def path(self, kind: str, name: str = "") -> str:
         return f"{GROUPS[kind]}/namespaces/{NAMESPACE}/{kind}{f'/{name}' if name else ''}"
@@ -130,7 +132,7 @@ class Pods:
 
     def clear(self) -> None:
         """All are told to go."""
-        for kind in ("replicasets", "jobs", "pods", "resourceclaims", "resourceclaimtemplates"):
+        for kind in ("replicasets", "jobs", "pods", *self.of_claims):
             for one in self.all(kind):
                 self.delete(kind, one["metadata"]["name"], 1 if kind == "pods" else None)
 
@@ -138,7 +140,7 @@ class Pods:
         """What there is that runs, or has GPUs."""
         return [
             f"{kind} {one['metadata']['name']}"
-            for kind in ("replicasets", "jobs", "pods", "resourceclaims")
+            for kind in ("replicasets", "jobs", "pods", *self.of_claims[:1])
             for one in self.all(kind)
         ]
 

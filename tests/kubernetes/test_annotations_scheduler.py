@@ -242,6 +242,27 @@ def test_a_server_with_claims_does_not_read_the_annotation(tmp_path):
         cluster.close()
 
 
+def test_an_eviction_where_the_server_knows_no_policy_v1(cluster, scheduler):
+    """Before Kubernetes 1.22."""
+    uid = cluster.submit("train")
+    assert scheduler.start(uid) == Accepted()
+    cluster.tick()
+    said = []
+
+    def refuses(_, path, body):
+        if not path.endswith("/eviction"):
+            return None
+        said.append(body["apiVersion"])
+        told = 'Eviction in version "v1" cannot be handled as a Eviction: no kind "Eviction" is registered for version '
+        return (400, {"message": f'{told}"policy/v1" in scheme'}) if said[-1] == "policy/v1" else None
+
+    cluster.api.refuses = refuses
+    scheduler.job(uid)
+    assert scheduler.evict(uid) == Accepted()
+    assert said == ["policy/v1", "policy/v1beta1"]
+    assert cluster.pod("train")["metadata"]["deletionTimestamp"]
+
+
 @pytest.mark.parametrize("text", ["[", '{"priority": "high"}', '{"colour": 1}'])
 def test_a_budget_in_the_settings_that_makes_no_sense_is_refused(text):
     with pytest.raises(UsageError, match=r"\[kubernetes\]: budget"):

@@ -20,7 +20,7 @@ from gpushare.kubernetes import carried
 from gpushare.kubernetes.names import NODE_GPUS
 from gpushare.kubernetes.publish import node_gpus
 from gpushare.kubernetes.webhook.limits import Rules
-from gpushare.kubernetes.webhook.review import answer
+from gpushare.kubernetes.webhook.review import answer, claimed
 
 OURS = {"schedulerName": "gpushare"}
 WITHOUT_CLAIMS = ("/apis/resource.k8s.io/",)
@@ -86,6 +86,33 @@ def test_what_it_carries_is_what_the_scheduler_reads():
     asked = requests.read(one, {("team-a", "notebook"): claim}, kinds)
     assert asked is not None
     assert (asked.tasks.gpus, asked.tasks.memory, asked.tasks.limit) == (2, 8 * GIB, 24 * GIB)
+
+
+BUDGET = {"gpushare.dev/budget": '{"grace": "5s", "priority": 3}'}
+
+
+def test_what_a_budget_says_beside_the_limit_is_carried_and_in_a_template_elsewhere():
+    one = pod({"gpu-memory": "8Gi", "gpu-memory-limit": "24Gi", **BUDGET}, **OURS)
+    assert of(admitted(one)) == {"memory": "8Gi", "limit": "24Gi", "grace": "5s", "priority": 3}
+    found = claimed(one, "team-a", cluster(None), Rules())
+    assert found is not None and found[0] is not None
+    (block,) = found[0]["spec"]["spec"]["devices"]["config"]
+    said = {name: value for name, value in block["opaque"]["parameters"].items() if name not in ("apiVersion", "kind")}
+    assert said == {"limit": "24Gi", "grace": "5s", "priority": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[", "annotation gpushare.dev/budget is not an object of JSON; write"),
+        ('{"limit": "1Gi"}', "annotation gpushare.dev/budget says the limit; write gpu-fraction-limit"),
+        ('{"memory": "1Gi"}', "annotation gpushare.dev/budget: Budget has no field 'memory'"),
+        ('{"grace": "soon"}', "annotation gpushare.dev/budget: Budget.grace:"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(text, told):
+    response = reviewed(pod({"gpu-fraction": "0.5", "gpushare.dev/budget": text}, **OURS))
+    assert response["status"]["message"].startswith(told), response
 
 
 def test_what_the_pod_says_itself_is_replaced_and_all_else_stays():

@@ -4,6 +4,7 @@
     gpu-memory: "8192"                  MiB of each GPU, or 8Gi         gpu-memory-limit: "16384"
     gpu-fraction-num-devices: "2"       on so many GPUs
     gpu-fraction-container-name: main   the container that uses them; else the first
+    gpushare.dev/budget: '{"grace": "30s"}'   what a Budget says beside the limit; ours, and not theirs
 
 The variable RUNAI_GPU_MEMORY_LIMIT of that container is a limit, too. Request and limit are both parts of a GPU, or
 both amounts; a limit of `1` is the whole GPU for either.
@@ -12,10 +13,13 @@ both amounts; a limit of `1` is the whole GPU for either.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import QuantityError, UsageError
+from gpushare.kubernetes.budget import read as read_budget
+from gpushare.kubernetes.fields import json_object
+from gpushare.kubernetes.names import API, BUDGET, DRIVER
 from gpushare.quantity import MAX, SHARE_PARTS, Dialect, Kind, Quantity
 
 __all__ = ["ANNOTATIONS", "Asked", "read"]
@@ -29,6 +33,7 @@ LIMITS: Mapping[str, Sequence[str]] = {
 }
 """With a dash, and as KAI writes them."""
 ANNOTATIONS = (FRACTION, MEMORY, *LIMITS[FRACTION], *LIMITS[MEMORY], COUNT, CONTAINER)
+BUDGET_SAID = f"{DRIVER}/budget"
 VARIABLE = "RUNAI_GPU_MEMORY_LIMIT"
 WHOLE_GPUS = "nvidia.com/gpu"
 MOST_GPUS = 32
@@ -55,6 +60,8 @@ class Asked:
     """GPUs."""
     container: tuple[str, int]
     """The list in the pod's spec that it is in, and where."""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a Budget, without the limit."""
 
     @property
     def whole(self) -> bool:
@@ -82,7 +89,8 @@ def read(pod: Mapping[str, Any]) -> Asked | None:
     limit, limit_said = _limit(name, said, pod["spec"][container[0]][container[1]], kind)
     if limit is not None and limit.kind is kind and limit.value < request.value:
         raise UsageError(f"{limit_said} is below {shown}", hint="raise the limit, or leave it out")
-    return Asked(request, shown, limit, limit_said, _count(said.get(COUNT, "1")), container)
+    budget = _budget(str(found.get(BUDGET_SAID) or "{}"))
+    return Asked(request, shown, limit, limit_said, _count(said.get(COUNT, "1")), container, budget)
 
 
 def _amount(where: str, text: str, kind: Kind, dialect: Dialect | None = None) -> Quantity:
@@ -129,6 +137,20 @@ def _variable(container: Mapping[str, Any]) -> str:
     if said and said[-1].get("valueFrom"):
         raise UsageError(f"variable {VARIABLE} has its value from elsewhere", hint="write the value itself")
     return str(said[-1].get("value") or "") if said else ""
+
+
+def _budget(text: str) -> Mapping[str, Any]:
+    said = json_object(text)
+    if said is None:
+        raise UsageError(f"annotation {BUDGET_SAID} is not an object of JSON", hint='write {"grace": "30s"}')
+    if "limit" in said:
+        hint = f"write {LIMITS[FRACTION][0]} or {LIMITS[MEMORY][0]}"
+        raise UsageError(f"annotation {BUDGET_SAID} says the limit", hint=hint)
+    try:
+        read_budget({"apiVersion": API, "kind": BUDGET, **said})
+    except UsageError as error:
+        raise UsageError(f"annotation {BUDGET_SAID}: {error.message}", hint=error.hint) from None
+    return said
 
 
 def _count(text: str) -> int:

@@ -35,16 +35,16 @@ def patch(pod: Mapping[str, Any], asked: Asked, share: Share, gate: str) -> list
         )
     container, at = spec[kind][index], f"/spec/{kind}/{index}"
     return [
-        _annotations(pod, share),
+        _annotations(pod, asked, share),
         _added("/spec/volumes", _volumes(gate), spec.get("volumes")),
         _added(f"{at}/volumeMounts", _mounts(), container.get("volumeMounts")),
         _added(f"{at}/env", _env(gate), container.get("env")),
     ]
 
 
-def _annotations(pod: Mapping[str, Any], share: Share) -> dict[str, Any]:
+def _annotations(pod: Mapping[str, Any], asked: Asked, share: Share) -> dict[str, Any]:
     """What a copy of another pod has of that pod's start is not its own."""
-    said: dict[str, Any] = {} if share.count == 1 else {"count": share.count}
+    said: dict[str, Any] = {**asked.budget, **({} if share.count == 1 else {"count": share.count})}
     said |= {} if share.memory is None else {"memory": share.written}
     said |= {} if share.limit is None else {"limit": share.limit}
     kept = {name: value for name, value in (pod["metadata"].get("annotations") or {}).items() if name not in WRITTEN}

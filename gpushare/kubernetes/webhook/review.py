@@ -54,7 +54,7 @@ def claimed(
         )
         if not cluster.claims:
             return None, carry.patch(pod, asked, said, secrets.token_hex(16))
-        made = template(said, namespace)
+        made = template(said, asked.budget, namespace)
         return made, patch(pod, asked, made["metadata"]["name"])
     except (*MALFORMED, IndexError, ValueError) as error:
         raise UsageError(f"the pod cannot be read: {type(error).__name__} {error}") from None

@@ -29,13 +29,15 @@ NAME = re.compile(r"gpushare-[0-9a-f]{20}")
 REQUEST = "gpu"
 
 
-def template(share: Share, namespace: str) -> dict[str, Any]:
+def template(share: Share, budget: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """`budget`: what its Budget says beside the limit."""
     exactly: dict[str, Any] = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": share.count}
     if share.memory is not None:
         exactly["capacity"] = {"requests": {MEMORY: share.written}}
     devices: dict[str, Any] = {"requests": [{"name": REQUEST, "exactly": exactly}]}
-    if share.limit is not None:
-        parameters = {"apiVersion": API, "kind": BUDGET, "limit": share.limit}
+    if share.limit is not None or budget:
+        limit = {} if share.limit is None else {"limit": share.limit}
+        parameters = {"apiVersion": API, "kind": BUDGET, **limit, **budget}
         devices["config"] = [{"requests": [REQUEST], "opaque": {"driver": DRIVER, "parameters": parameters}}]
     spec = {"spec": {"devices": devices}}
     name = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:20]

@@ -45,6 +45,7 @@ AGAIN = 10.0
 """Seconds until an eviction that was refused is asked for again, where the API server does not say when."""
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """With it a claim that is allocated is not deleted while its pod is there."""
+EVICTIONS = "policy/v1"
 IMMUTABLE = "field is immutable"
 LONGEST = 1024
 """Characters of a message."""
@@ -133,19 +134,23 @@ class Writer:
         """By the eviction API, which may refuse it: Refusal with the time to ask again. `grace`: seconds, at least 1,
         so that the kubelet says when nothing of it runs."""
         options = {"gracePeriodSeconds": max(1, math.ceil(grace)), "preconditions": {"uid": member.uid}}
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": member.key[1], "namespace": member.key[0]},
-            "deleteOptions": options,
-        }
+        meta = {"name": member.key[1], "namespace": member.key[0]}
         try:
-            self._ask("POST", f"{POD.format(*member.key)}/eviction", body)
+            self._evict(member, {"kind": "Eviction", "metadata": meta, "deleteOptions": options})
         except Conflict:
             raise Gone from None  # another pod has its name by now
         meta = {**member.pod["metadata"], "deletionTimestamp": events.now()}
         member.pod = {**member.pod, "metadata": meta}
         self.watched[PODS].put(dict(member.pod))
+
+    def _evict(self, member: Member, body: dict[str, Any]) -> None:
+        path = f"{POD.format(*member.key)}/eviction"
+        try:
+            self._ask("POST", path, {"apiVersion": EVICTIONS, **body})
+        except Refusal as error:
+            if f'for version "{EVICTIONS}"' not in str(error):
+                raise
+            self._ask("POST", path, {"apiVersion": f"{EVICTIONS}beta1", **body})  # before Kubernetes 1.22
 
     # ---- claims ----------------------------------------------------------------------------------------
 
