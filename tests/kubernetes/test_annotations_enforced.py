@@ -80,12 +80,12 @@ def test_programs_of_two_pods_lend_and_are_held_to_what_they_were_given(node):
 
 
 def test_what_a_program_sets_in_its_environment_does_not_count(node):
-    stored = started(node, small={"gpu-memory": "512"})
+    stored = started(node, small={"gpu-memory": "1024"})
     lies = ("env", "GPUSHARE_LIMIT=4Gi", "GPUSHARE_REQUEST=4Gi", "GPUSHARE_JOB=00000000000000ff")
     program = Program(node, stored["small"], *lies)
     try:
-        assert program.do(300) == 0
-        assert program.do(300) == OUT_OF_MEMORY
+        assert program.do(600) == 0
+        assert program.do(600) == OUT_OF_MEMORY
     finally:
         program.end()
     node.api.remove(f"{PODS}/small")
