@@ -93,8 +93,7 @@ class Live:
         page = Page()
         self._pages.add(page)
         self._greet(page)
-        if self._task is None:
-            self._task = asyncio.create_task(self._watch())
+        task = self._task = self._task or asyncio.create_task(self._watch())
         try:
             yield b": welcome\n\n"
             while True:
@@ -106,8 +105,8 @@ class Live:
                 yield found or b": nothing new\n\n"
         finally:
             self._pages.discard(page)
-            if not self._pages and self._task is not None:
-                self._task.cancel()
+            if not self._pages:
+                task.cancel()
                 self._task = None
                 self._state = self._away = None  # it will be old when the next page comes
 

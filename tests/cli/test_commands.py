@@ -124,6 +124,24 @@ def test_ps_of_one_user_or_gpu(gpushare, busy):
 
 
 @pytest.mark.parametrize(
+    ("wanted", "gpus"),
+    [
+        ("0", [0]),
+        ("1", [1]),
+        ("12", []),  # a number is a number, even where a UUID begins with it
+        ("GPU-12", [0]),
+        ("gpu-", [0]),
+        ("12ab", [1]),
+        ("12AB34", [1]),
+        ("2ab", []),
+    ],
+)
+def test_a_gpu_is_named_by_its_number_or_the_beginning_of_its_uuid(wanted, gpus):
+    uuids = ["GPU-12", "12ab34"]
+    assert [index for index, uuid in enumerate(uuids) if ps._is(wanted, index, uuid)] == gpus
+
+
+@pytest.mark.parametrize(
     ("width", "titles"),
     [
         (200, "GPU JOB USER PID AGE USAGE REQUEST LIMIT LOAN STATE COMMAND"),

@@ -168,7 +168,8 @@ def test_a_step_is_what_a_chart_can_show_unless_one_is_named() -> None:
     client = Client()
     contents.of_node(client, contents.Asked(UNTIL - 30, UNTIL, None, UNTIL))
     contents.of_node(client, contents.Asked(SINCE, UNTIL, 60.0, UNTIL))
-    assert [step for _, _, step, _ in client.asked] == [1, 60]
+    contents.of_node(client, contents.Asked(UNTIL - 7 * 86400, UNTIL, None, UNTIL))
+    assert [step for _, _, step, _ in client.asked] == [1, 60, 1008], "600 values of a week"
 
 
 @pytest.mark.parametrize(

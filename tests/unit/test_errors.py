@@ -24,6 +24,7 @@ def test_errors_survive_pickling(kind):
     error = kind("what happened", facts=[("a", "1")], hint="do this", code="why")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
+    assert str(copy) == str(error) == "what happened", "as a traceback and logging show it"
     assert (copy.message, copy.facts, copy.hint, copy.code) == ("what happened", (("a", "1"),), "do this", "why")
 
 

@@ -1,0 +1,55 @@
+"""What the check of a driver's suspending says is wrong, step by step: with a program and a driver of the test's."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from gpushare import suspend_check
+
+GOOD = "echo filled; read words; test \"$words\" = 'wait for the GPU' && echo same; read end"
+
+
+def step(where, problem=""):
+    return SimpleNamespace(where=where, problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("program", "out", "back", "problem"),
+    [
+        (GOOD, step("suspended"), step("running"), ""),
+        ("true", step("suspended"), step("running"), "the program of the check did not start"),
+        ("echo what; cat", step("suspended"), step("running"), "the program of the check did not start"),
+        (GOOD, step("running", "it refuses"), step("running"), "it refuses"),
+        (GOOD, step("running"), step("running"), "the program is running"),
+        (GOOD, step("suspended"), step("suspended", "it fails"), "it fails"),
+        (GOOD, step("suspended"), step("gone"), "the program is gone"),
+        (
+            "echo filled; read words",
+            step("suspended"),
+            step("running"),
+            "the program died when it waited for the GPU while it was suspended",
+        ),
+        (
+            "echo filled; read words; echo other; cat",
+            step("suspended"),
+            step("running"),
+            "the program's memory has changed",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(program, out, back, problem, monkeypatch):
+    monkeypatch.setattr(suspend_check.checkpoint, "suspend", lambda driver, pids, within: out)
+    monkeypatch.setattr(suspend_check.checkpoint, "resume", lambda driver, pids: back)
+    result = {"out": -1.0, "back": -1.0}
+    with subprocess.Popen(
+        ["sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        said = suspend_check._suspend_and_resume(None, process, result)
+        process.kill()
+    assert said == problem
+    started = "did not start" not in problem
+    assert (result["out"] >= 0) == started, "how long it took is told, too"
+    assert (result["back"] >= 0) == (started and out.where == "suspended" and "died" not in problem)
