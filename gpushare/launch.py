@@ -403,7 +403,11 @@ def write_stderr(text: str) -> None:
 def _check_report(path: Path, *, replace: bool) -> None:
     if replace:
         raise UsageError("--report needs the wrapper to stay, --exec replaces it")
-    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+    try:
+        writable = os.access(path if path.exists() else path.absolute().parent, os.W_OK)
+    except FileNotFoundError:  # the working directory has been removed
+        writable = False
+    if path.is_dir() or not writable:
         why = "it is a directory" if path.is_dir() else "its directory must be there, and yours to write to"
         raise UsageError(f"cannot write the report to {path}", hint=why)
 

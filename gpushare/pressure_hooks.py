@@ -91,6 +91,8 @@ _signal = _Signal()
 
 def on_pressure(callback: Callback) -> Registration:
     """Register a callback that gives memory back. See gpushare.on_pressure."""
+    if not callable(callback):
+        raise TypeError(f"a callback is called when memory is wanted back, and {callback!r} cannot be")
     registration = Registration(callback)
     _registrations.append(registration)
     return registration

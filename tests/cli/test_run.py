@@ -588,6 +588,14 @@ def test_report(run, fake, tmp_path):
     assert [path.name for path in tmp_path.glob(".report*")] == []
 
 
+def test_a_report_needs_a_working_directory_that_is_there(run, fake, tmp_path):
+    gone = tmp_path / "gone"
+    script = f"mkdir {gone} && cd {gone} && rmdir {gone} && exec {sys.executable} -m gpushare run --report r.json true"
+    result = run(*sh(script))
+    assert result.returncode == 125
+    assert "cannot write the report to r.json" in result.stderr and "Traceback" not in result.stderr
+
+
 def test_a_report_into_a_pipe(start, fake, tmp_path):
     """It is whole where somebody reads, also late; a pipe without a reader holds the wrapper for seconds at most."""
     pipe = tmp_path / "pipe"

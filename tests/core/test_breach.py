@@ -40,6 +40,17 @@ def test_a_static_program_of_a_job_is_charged_to_it() -> None:
     assert "breach" not in told(world, job), "it is within its limit"
 
 
+def test_what_cannot_fit_is_not_told_to_raise_its_limit() -> None:
+    world = node()
+    a = start(world, "A", "1Gi", "2Gi")
+    total = world.node.gpus["GPU-0"].capacity
+    world.allocate(a, "GPU-0", 3 * GIB)
+    world.allocate(a, "GPU-0", total)
+    first, second = [OPERATOR.words(one.reason.hint) for one in world.refusals]
+    assert first.startswith("raise it while it runs: `gpushare set A --limit ")
+    assert second.startswith("it cannot fit: GPU 0 can give ")
+
+
 def test_it_is_forgotten_when_the_driver_no_longer_shows_it() -> None:
     world = node()
     a = start(world, "A", "4Gi", "8Gi")

@@ -238,3 +238,13 @@ def test_a_real_daemon(
     node.kill()
     assert main(["report", "-o", "z.html"]) == 3
     assert sorted(one.name for one in tmp_path.iterdir()) == ["x.csv", "x.html"]
+
+
+def test_a_working_directory_that_was_removed_is_told(
+    report: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working directory has been removed" in report.fails(2, "-o", "x.csv")

@@ -152,3 +152,8 @@ def test_where_there_is_no_gpushare_nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHARE_SOCKET", str(tmp_path / "nobody" / "api.sock"))
     assert gpushare.checkpointed() is False
     assert gpushare.pressure() == ()
+
+
+def test_what_cannot_be_called_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="5 cannot be"):
+        gpushare.on_pressure(5)  # type: ignore[arg-type]

@@ -30,6 +30,8 @@ def over_limit(tx: Transaction, gpu: Gpu, ask: Ask) -> Reason:
     data = {"asked": ask.wanted, "limit": bounds.limit, "usage": usage, "job": job.id}
     enough = -(-(usage + ask.wanted) // MIB)
     hint = words("raise it while it runs: `gpushare set ", visibility.name(job.spec), f" --limit {enough}Mi`")
+    if usage + ask.wanted > gpu.capacity:
+        hint = f"it cannot fit: GPU {gpu.index} can give {format_bytes(gpu.capacity)} in all"
     if bounds.limit >= gpu.capacity:
         hint = f"the limit is all that GPU {gpu.index} can give"
     return Reason(Code.OVER_LIMIT, f"{_what(gpu, ask)}: over this job's limit", facts, hint, data)
