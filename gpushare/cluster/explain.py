@@ -4,6 +4,8 @@ The constraint is the one that the allocator itself has found, looked for again 
 named if a turn in which it is made, undone afterwards, starts the job. Where one change uncovers the next constraint
 (a limit is raised, and now there is no room) they are taken together. What is tried, the smaller first:
 
+    time              a lower job's minimum run time is over
+    closed nodes      uncordoned; programs of others gone
     limits, quotas    raised to what the job needs, along its queue's path
     priority          just above the lowest that would make room by preemption in its own queue
     quota             raised so that the job is in its queue's right and may reclaim
@@ -13,12 +15,12 @@ named if a turn in which it is made, undone afterwards, starts the job. Where on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from gpushare.cluster import views
+from gpushare.cluster import obstacles, views
 from gpushare.cluster.candidates import candidates_for_preempt, candidates_for_reclaim
-from gpushare.cluster.jobs import JobState
+from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import (
     Code,
     Event,
@@ -27,6 +29,7 @@ from gpushare.cluster.model import (
     JobReleased,
     Node,
     NodeAdded,
+    Preempt,
     QueueChanged,
     Reason,
 )
@@ -40,6 +43,8 @@ from gpushare.cluster.state import State
 from gpushare.cluster.transaction import Transactions
 from gpushare.quantity import count, format_bytes, format_duration
 
+MOST_WAITS = 8
+"""So many moments are tried out."""
 MOST_NODES = 1000
 """More than these are not proposed."""
 STEPS = 16
@@ -91,6 +96,7 @@ def _ending(state: State, job: JobState) -> Reason:
 
 
 def _who(state: State, job: JobState, now: float) -> Iterator[str]:
+    yield from obstacles.said(state, job, now)
     cls, queue = job.cls, job.queue
     ahead = sum(1 for seq in cls.pending if seq < job.seq)
     if ahead:
@@ -110,9 +116,10 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
             yield "nobody from whom it may take is above share and quota"
         for one in sorted(candidates, key=lambda one: min(one.stages)):
             yield from _protected(state, one.queue, now)
-    lower = sum(len(victim.running) for one in candidates_for_preempt(cls)[0] for victim in one.classes)
-    jobs = count(lower, "preemptible job of lower priority runs", "preemptible jobs of lower priority run")
-    yield f"{jobs if lower else 'no preemptible job of lower priority runs'} in {queue.name}"
+    lower = [seq for one in candidates_for_preempt(cls)[0] for victim in one.classes for _, _, seq in victim.running]
+    jobs = count(len(lower), "preemptible job of lower priority runs", "preemptible jobs of lower priority run")
+    guards = "".join(f", {words}" for words in _guards(Counter(), (state.by_seq[seq] for seq in lower), now))
+    yield f"{jobs if lower else 'no preemptible job of lower priority runs'} in {queue.name}{guards}"
 
 
 def _amount(quota: int | None) -> str:
@@ -123,16 +130,21 @@ def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
     """What of a queue above its right can be taken, and by which rules the rest cannot."""
     over = queue.allocated - max(queue.share, queue.quota or 0)
     found: Counter[Barrier | None] = Counter()
-    ends: dict[Barrier, float] = {}
-    for cls in queue.classes.values():
-        for _, _, seq in cls.running:
-            job = state.by_seq[seq]
-            why = barrier(job, How.STOP, now)
-            found[why] += 1
-            if why in (Barrier.MIN_RUNTIME, Barrier.REFUSED):
-                ends[why] = min(guarded_until(job), ends.get(why, FOREVER))
+    running = (state.by_seq[seq] for cls in queue.classes.values() for _, _, seq in cls.running)
+    guards = list(_guards(found, running, now))
     free = found[None]
-    parts = [f"{free} of its jobs can be stopped"] if free else ["none of its jobs can be stopped"]
+    parts = [f"{free} of its jobs can be stopped" if free else "none of its jobs can be stopped", *guards]
+    yield f"{queue.name} is {format_gpus(max(0, over))} above its share: {', '.join(parts)}"
+
+
+def _guards(found: Counter[Barrier | None], running: Iterable[JobState], now: float) -> Iterator[str]:
+    """Count these jobs by what forbids to stop them, and say it."""
+    ends: dict[Barrier, float] = {}
+    for job in running:
+        why = barrier(job, How.STOP, now)
+        found[why] += 1
+        if why in (Barrier.MIN_RUNTIME, Barrier.REFUSED):
+            ends[why] = min(guarded_until(job), ends.get(why, FOREVER))
     for why, one, many in (
         (Barrier.NOT_PREEMPTIBLE, "is not preemptible", "are not preemptible"),
         (Barrier.STARTING, "has not started yet", "have not started yet"),
@@ -141,8 +153,7 @@ def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
     ):
         if found[why]:
             until = f" for {format_duration(ends[why] - now)} more" if why in ends else ""
-            parts.append(f"{count(found[why], one, many)}{until}")
-    yield f"{queue.name} is {format_gpus(max(0, over))} above its share: {', '.join(parts)}"
+            yield f"{count(found[why], one, many)}{until}"
 
 
 # ---- what would change it --------------------------------------------------------------------------------
@@ -150,7 +161,11 @@ def _protected(state: State, queue: QueueState, now: float) -> Iterator[str]:
 
 def _options(turns: Transactions, job: JobState, reason: Reason) -> Iterator[tuple[str, tuple[Event, ...]]]:
     """Changes that start the job, each tried out."""
-    remedies: list[Remedy] = [_more_priority, _more_quota, _more_nodes]
+    yield from _patience(turns, job)
+    remedies: list[Remedy] = [
+        *(obstacles.open_a_node, obstacles.without_others),
+        *(_more_priority, _more_quota, _more_nodes),
+    ]
     if reason.code in (Code.LIMIT, Code.QUOTA):
         remedies.insert(0, _none)
     seen: set[tuple[Event, ...]] = set()
@@ -159,6 +174,28 @@ def _options(turns: Transactions, job: JobState, reason: Reason) -> Iterator[tup
         if found is not None and found[1] not in seen:
             seen.add(found[1])
             yield found
+
+
+def _patience(turns: Transactions, job: JobState) -> Iterator[tuple[str, tuple[Event, ...]]]:
+    """It starts by itself: jobs that it may stop are only guarded for a time."""
+    state, now = turns.state, turns.now
+    running = (state.by_seq[seq] for cls in _takes_from(job) for _, _, seq in cls.running)
+    ends = {guarded_until(one) for one in running if barrier(one, How.STOP, now) is Barrier.MIN_RUNTIME}
+    try:
+        for end in sorted(ends)[:MOST_WAITS]:
+            turns.now = end
+            with turns.tried(()) as turn:
+                if job.places or any(isinstance(one, Preempt) for one in turn.out):
+                    yield f"wait {format_duration(end - now)}: a minimum run time is over then", ()
+                    return
+    finally:
+        turns.now = now
+
+
+def _takes_from(job: JobState) -> Iterator[JobClass]:
+    """Classes of jobs that may be stopped for it by their priority or their queue's share."""
+    for one in (*candidates_for_preempt(job.cls)[0], *candidates_for_reclaim(job.cls, job.cls.charge, shares=True)[0]):
+        yield from one.classes
 
 
 Remedy = Callable[[State, JobState], list[tuple[str, Event]]]

@@ -179,9 +179,10 @@ def no_space(state: State, shape: Shape) -> Reason:
     hardest = max(shape.groups, key=lambda group: (group.needs[-1].gpus, group.needs[-1].amount))
     need = hardest.needs[-1]
     tasks = {"tasks": shape.tasks} if shape.tasks > 1 else {}
-    least: dict[str, int] = {}
+    closed = (space.reach(shape.selector) & space.closed).bit_count()
+    least: dict[str, int] = {"closed": closed} if closed else {}
     if not need.whole:
-        least = {
+        least |= {
             "bytes" if need.in_bytes else "share": need.amount,
             "part": space.largest_part(mask, need.in_bytes),
         }

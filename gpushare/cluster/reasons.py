@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpushare.cluster.quantity import format_gpus
-from gpushare.quantity import format_bytes, format_duration
+from gpushare.quantity import count, format_bytes, format_duration
 
 
 class Code(StrEnum):
@@ -140,10 +140,15 @@ class Reason:
         sentences = SENTENCES[self.code]
         for sentence in (sentences,) if isinstance(sentences, str) else sentences:
             try:
-                return sentence.format(**shown)
+                return sentence.format(**shown) + self._aside()
             except KeyError:
                 pass  # a state that an older version has written may lack a number
         return self.code.value.replace("_", " ")
+
+    def _aside(self) -> str:
+        """Of what is missing: that it is there, and closed."""
+        closed = self.data.get("closed", 0)
+        return f"; nothing may start on {count(closed, 'node')} now" if closed else ""
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
