@@ -248,6 +248,8 @@ def _placement_path(id: str) -> str:
 
 
 def _job_path(name: str) -> str:
+    if not name:
+        raise UsageError("the name of a job is empty", hint="`gpushare ps` lists them")
     return f"/v1/jobs/{quote(name, safe='', errors='backslashreplace')}"
 
 

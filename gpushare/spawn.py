@@ -27,6 +27,8 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
     """The path that exec would take. Looked up before the job is registered, so that a typing error leaves no job."""
+    if not name:
+        raise CommandNotFound("the command is empty")
     if "/" in name or name in (".", ".."):
         return _executable(Path(name), name)
     refused = None

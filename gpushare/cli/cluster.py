@@ -38,6 +38,7 @@ from gpushare.cluster.model import (
     NodeAdded,
     QueueAdded,
     QueueChanged,
+    TimePassed,
 )
 from gpushare.cluster.store import Store, default_path
 from gpushare.cluster.yaml_source import FileError, load, parse
@@ -113,8 +114,9 @@ def apply(file: Path, store: Path | None) -> None:
         count(kinds.count("QueueAdded"), "new queue"),
         count(kinds.count("QueueChanged"), "changed queue"),
     ]
-    for line in (*views.lacking(cluster.allocator), *views.broken_promises(cluster.allocator)):
-        _output.echo(f"gpushare: {line}", err=True)
+    with opened(store) as changed:
+        for line in (*views.lacking(changed.allocator), *views.broken_promises(changed.allocator)):
+            _output.echo(f"gpushare: {line}", err=True)
     _output.echo(
         f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says"
     )
@@ -298,8 +300,10 @@ def explain(job: str, output: str, store: Path | None) -> None:
     """Say why a job waits or runs: the constraint, its numbers, and the smallest change that would start it."""
     with opened(store) as cluster:
         allocator = cluster.allocator
-        if isinstance(cluster, Served) and job not in allocator.jobs:
-            cluster.client.explain(job)  # it knows jobs that have ended, and says so
+        if isinstance(cluster, Served):
+            if job not in allocator.jobs:
+                job = cluster.client.explain(job)["job"]  # it knows names, and jobs that have ended
+            allocator.handle(TimePassed(), cluster.at(time.time()))
         _known(job, allocator)
         explanation = allocator.explain(job)
         never = explanation.state == "pending" and bool(allocator.never([allocator.jobs[job].job]))

@@ -111,6 +111,11 @@ def _submit_to_service(cluster: Served, file: Path | None, options: dict[str, An
         ]
     else:
         words = [{key: value for key, value in _words(options).items() if value is not None}]
+    if cluster.client.status()["engine"] == "local":
+        raise UsageError(
+            "the service on this machine runs programs, and no command is said",
+            hint="queue one with `gpushare submit -- COMMAND`",
+        )
     answers = [cluster.client.submitted({"job": one}) for one in words]
     if output == "json":
         _output.print_json("cluster.submit", {"submitted": answers})

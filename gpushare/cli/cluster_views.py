@@ -285,9 +285,11 @@ def print_explanation(allocator: Allocator, explanation: Explanation, never: boo
     width = max(len(label) for label, _ in facts)
     for label, text in facts:
         _output.echo(f"  {label:<{width}}  {text}")
-    for change in dict.fromkeys([explanation.change, *(words for words, _ in explanation.others)]):
-        if change:
-            _output.echo(f"hint: {change}" if change == explanation.change else f"  or: {change}")
+    wait = explanation.by_itself
+    waits = [] if wait is None else [f"wait {format_duration(wait)}: then a minimum run time is over, and it starts"]
+    found = [*waits, explanation.change, *(words for words, _ in explanation.others)]
+    for number, change in enumerate(dict.fromkeys(words for words in found if words)):
+        _output.echo(f"  or: {change}" if number else f"hint: {change}")
 
 
 # ---- simulations --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import click
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.locate import find
 from gpushare.quantity import format_bytes
 
@@ -17,8 +17,8 @@ from gpushare.quantity import format_bytes
 def command(name: str) -> None:
     """End the reservation NAME (or its id). Jobs that run in it keep their request.
 
-    If NAME is the id of a job of `gpushare submit`, or of an array, it may start: after `gpushare hold`, or after
-    starts that have failed.
+    If there is none and NAME is a job of `gpushare submit` (an id, the id of an array, or a name), it may start: after
+    `gpushare hold`, or after starts that have failed.
     """
     try:
         gone = find(load_settings()).client().release(name)
@@ -35,7 +35,7 @@ def command(name: str) -> None:
 
 def _release_job(name: str, error: GpushareError) -> bool:
     """Whether it is a queued job, which may start now. Other errors than "there is no such reservation" stay."""
-    if error.exit_code == 4 or not name.replace("_", "", 1).isdecimal():
+    if error.exit_code == 4:
         return False
     from gpushare.cluster.client import find as find_service
 
@@ -44,6 +44,8 @@ def _release_job(name: str, error: GpushareError) -> bool:
         return False
     try:
         service.release(name)
-    except DaemonUnreachable:
+    except (DaemonUnreachable, NoSuchJob) as of_service:
+        if name.replace("_", "", 1).isdecimal() and not isinstance(of_service, DaemonUnreachable):
+            raise
         return False
     return True

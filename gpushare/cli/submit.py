@@ -12,7 +12,10 @@ import click
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.env import Setting
-from gpushare.errors import CommandNotFound, UsageError
+from gpushare.errors import CommandNotFound, QuantityError, UsageError
+from gpushare.quantity import Kind, Quantity
+
+AMOUNTS = "write 25%, 20Gi or max"
 
 
 @click.command(
@@ -96,8 +99,8 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
     _warn_of_script(command)
     cwd = _directory()
     job: dict[str, Any] = {"gpus": options["gpus"], "name": options["name"] or _name_of(command)}
-    request = options["request"] or options["limit"]
-    named = {"queue": options["queue"], "request": request, "limit": options["limit"], "priority": options["priority"]}
+    request, limit = _amounts(options["request"], options["limit"])
+    named = {"queue": options["queue"], "request": request, "limit": limit, "priority": options["priority"]}
     job |= {name: value for name, value in named.items() if value is not None}
     if options["min_run_time"] is not None:
         job["min_runtime"] = options["min_run_time"]
@@ -121,6 +124,42 @@ def submission(command: tuple[str, ...], options: Mapping[str, Any], environ: Ma
         "requeue": options["requeue"],
         "run": run,
     }
+
+
+def _amounts(request: str | None, limit: str | None) -> tuple[str | None, str | None]:
+    """The request and the limit in one unit, a part of a GPU or bytes. None: whole GPUs, as without the option."""
+    kinds = {}
+    for option, text in (("--request", request), ("--limit", limit)):
+        if text is not None:
+            kinds[option] = _kind(option, text)
+    if limit is not None and kinds["--limit"] is Kind.MAX:
+        if kinds.get("--request") is Kind.BYTES:
+            hint = "write the limit in bytes, too, or the request as a part of a GPU: 25%"
+            raise UsageError(f"--limit max beside --request {request}: they have different units", hint=hint)
+        limit = "100%"
+    if request is not None and kinds["--request"] is Kind.MAX:
+        request = "100%"
+        kinds["--request"] = Kind.SHARE
+    if request is None:
+        request = limit
+    elif limit is not None and len({Kind.SHARE if one is Kind.MAX else one for one in kinds.values()}) > 1:
+        raise UsageError(
+            f"--request {request} and --limit {limit} have different units",
+            hint="write both as parts of a GPU (25%, 80%) or both in bytes (4Gi, 12Gi)",
+        )
+    return request, limit
+
+
+def _kind(option: str, text: str) -> Kind:
+    """In which unit this is said. UsageError for what is no amount."""
+    try:
+        kind = Quantity.parse(text).kind
+    except QuantityError as error:
+        hint = error.hint if "none" not in (error.hint or "") else AMOUNTS
+        raise UsageError(f"{option}: {error.message}", hint=hint) from None
+    if kind is Kind.NONE:
+        raise UsageError(f"{option}: a job of the queue needs memory", hint=AMOUNTS)
+    return kind
 
 
 def _name_of(command: tuple[str, ...]) -> str:
@@ -163,6 +202,8 @@ def _check_log(path: Path) -> None:
 def _log(wanted: str | None, cwd: str, environ: Mapping[str, str]) -> str:
     """The file for its output, with %j and %a in it."""
     if wanted is not None:
+        if not wanted:
+            raise UsageError("--log: the name of the file is empty", hint="write --log run-%j.log")
         path = Path(cwd, wanted)
         if path.is_dir():
             raise UsageError(f"--log: {path} is a directory", hint=f"name a file in it: --log {wanted}/%j.log")

@@ -28,6 +28,8 @@ class Explanation:
     """The same in words."""
     others: tuple[tuple[str, tuple[Event, ...]], ...] = ()
     """Further changes, each of which would start it too."""
+    by_itself: float | None = None
+    """Seconds until it starts without any change, if only minimum run times of other jobs are in its way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,8 @@ def need(store: Path | None = None, environ: Mapping[str, str] | None = None) ->
 
 
 def _job(id: str) -> str:
+    if not id:
+        raise UsageError("the name of a job is empty", hint="`gpushare queue` lists them")
     return f"/v1/jobs/{quote(id, safe='', errors='backslashreplace')}"
 
 

@@ -4,12 +4,13 @@ The constraint is the one that the allocator itself has found, looked for again 
 named if a turn in which it is made, undone afterwards, starts the job. Where one change uncovers the next constraint
 (a limit is raised, and now there is no room) they are taken together. What is tried, the smaller first:
 
-    time              a lower job's minimum run time is over
     closed nodes      uncordoned; programs of others gone
     limits, quotas    raised to what the job needs, along its queue's path
     priority          just above the lowest that would make room by preemption in its own queue
     quota             raised so that the job is in its queue's right and may reclaim
     nodes             as many GPUs more as are missing
+
+Time is tried out, too: where only minimum run times of others are in the way, it starts by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from gpushare.cluster.model import (
     JobReleased,
     Node,
     NodeAdded,
-    Preempt,
     QueueChanged,
     Reason,
 )
@@ -67,7 +67,8 @@ def explain(turns: Transactions, job: JobState) -> Explanation:
     reason = binding(state, job)
     found = list(_options(turns, job, reason))
     (change, changes), others = (found[0], tuple(found[1:])) if found else (("", ()), ())
-    return Explanation(name, view.state, reason, tuple(_who(state, job, turns.now)), changes, change, others)
+    who = tuple(_who(state, job, turns.now))
+    return Explanation(name, view.state, reason, who, changes, change, others, _by_itself(turns, job))
 
 
 def binding(state: State, job: JobState) -> Reason:
@@ -161,7 +162,6 @@ def _guards(found: Counter[Barrier | None], running: Iterable[JobState], now: fl
 
 def _options(turns: Transactions, job: JobState, reason: Reason) -> Iterator[tuple[str, tuple[Event, ...]]]:
     """Changes that start the job, each tried out."""
-    yield from _patience(turns, job)
     remedies: list[Remedy] = [
         *(obstacles.open_a_node, obstacles.without_others),
         *(_more_priority, _more_quota, _more_nodes),
@@ -176,20 +176,20 @@ def _options(turns: Transactions, job: JobState, reason: Reason) -> Iterator[tup
             yield found
 
 
-def _patience(turns: Transactions, job: JobState) -> Iterator[tuple[str, tuple[Event, ...]]]:
-    """It starts by itself: jobs that it may stop are only guarded for a time."""
+def _by_itself(turns: Transactions, job: JobState) -> float | None:
+    """Seconds until it starts: jobs that it may stop are only guarded for a time."""
     state, now = turns.state, turns.now
     running = (state.by_seq[seq] for cls in _takes_from(job) for _, _, seq in cls.running)
     ends = {guarded_until(one) for one in running if barrier(one, How.STOP, now) is Barrier.MIN_RUNTIME}
     try:
         for end in sorted(ends)[:MOST_WAITS]:
             turns.now = end
-            with turns.tried(()) as turn:
-                if job.places or any(isinstance(one, Preempt) for one in turn.out):
-                    yield f"wait {format_duration(end - now)}: a minimum run time is over then", ()
-                    return
+            with turns.tried(()):
+                if job.places:
+                    return end - now
     finally:
         turns.now = now
+    return None
 
 
 def _takes_from(job: JobState) -> Iterator[JobClass]:

@@ -433,3 +433,104 @@ def test_the_times_of_a_job_that_was_stopped_for_another_are_those_of_its_latest
     assert queue.until(low, "running")["attempt"] == 2
     job = queue.until(low, "ended")
     assert job["started"] > first + 2.0 and job["ended"] - job["started"] < 7.0
+
+
+def test_a_name_stands_for_its_job_where_it_is_released_and_explained(queue) -> None:
+    id = queue.submit("--hold", "--name", "kept", "--", "true")
+    said = queue("cluster", "explain", "kept")
+    assert said.returncode == 0 and said.stdout.startswith(f"job {id} of queue "), said
+    assert queue("release", "kept").stdout == "released kept\n"
+    queue.until(id, "ended")
+    none = queue("release", "no such thing")
+    assert none.returncode == 5 and "no reservation" in none.stderr
+    over = queue("cluster", "explain", "kept")
+    assert over.returncode == 5 and "has ended" in over.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        (["--request", "inf"], "--request: cannot read 'inf'", "max"),
+        (["--limit", "-5%"], "--limit: cannot read '-5%'", "or max"),
+        (["--limit", "0"], "--limit: cannot read '0'", "or max"),
+        (["--request", ""], "--request: an amount of memory is empty", "or max"),
+        (["--request", "none"], "--request: a job of the queue needs memory", "or max"),
+        (["--request", "25%", "--limit", "8Gi"], "have different units", "both in bytes"),
+        (["--request", "4Gi", "--limit", "max"], "have different units", "in bytes, too"),
+        (["--log", ""], "--log: the name of the file is empty", "run-%j.log"),
+    ],
+)
+def test_amounts_that_make_no_sense_are_named_by_their_option(queue, options, said, hint) -> None:
+    done = queue("submit", *options, "--", "true")
+    assert done.returncode == 2 and said in done.stderr and hint in done.stderr.split("hint: ")[1], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "limit"),
+    [
+        (["--request", "max"], None, None),
+        (["--limit", "max"], None, None),
+        (["--request", "25%", "--limit", "max"], 250_000, 1_000_000),
+        (["--request", "25%", "--limit", "0.8"], 250_000, 800_000),
+    ],
+)
+def test_max_is_all_of_a_gpu(queue, options, asked, limit) -> None:
+    id = queue.submit("--hold", *options, "--", "true")
+    (asks,) = queue.job(id)["asks"]
+    assert (asks["share"] or None) in (asked, asked or 1_000_000)
+    assert asks["limit"] in (limit, limit or 1_000_000)
+    assert queue("cancel", id).returncode == 0
+
+
+def test_what_is_empty_is_called_so(queue) -> None:
+    for words in (["cancel", ""], ["hold", ""], ["set", "", "--limit", "2Gi"]):
+        done = queue(*words)
+        assert done.returncode == 2 and "the name of a job is empty" in done.stderr, done.stderr
+    done = queue("submit", "--", "")
+    assert done.returncode == 127 and "the command is empty" in done.stderr, done.stderr
+
+
+def test_a_file_of_queues_is_enough_for_a_service_and_a_job_without_a_command_is_not(queue) -> None:
+    file = queue.directory / "queues.yaml"
+    file.write_text("queues:\n- {name: vision, quota: 1}\n")
+    done = queue("cluster", "apply", str(file))
+    assert done.returncode == 0 and done.stderr == "" and "1 new queue" in done.stdout, done
+    done = queue("cluster", "submit", "--gpus", "1", "--name", "none")
+    assert done.returncode == 2 and "gpushare submit -- COMMAND" in done.stderr, done.stderr
+
+
+def test_a_node_that_is_cordoned_is_named_where_a_job_waits(queue) -> None:
+    node = json.loads(queue("cluster", "nodes", "-o", "json").stdout)["nodes"][0]["node"]["name"]
+    queue("cluster", "cordon", node)
+    try:
+        id = queue.submit("--", "true")
+        assert "nothing may start on 1 node now" in queue("queue").stdout
+        said = queue("cluster", "explain", id).stdout
+        assert f"{node} is cordoned" in said and f"hint: uncordon {node}" in said
+    finally:
+        queue("cluster", "uncordon", node)
+    assert queue.until(id, "ended")["result"]["how"] == "done"
+
+
+def test_programs_beside_the_queue_are_named_where_a_job_waits(queue) -> None:
+    queue("ps")
+    beside = [sys.executable, "-P", "-m", "gpushare", "run", "--request", "700Mi", "--gpu"]
+    runs = [subprocess.Popen([*beside, str(gpu), "sleep", "60"], env=queue.environ) for gpu in range(2)]
+    try:
+        deadline = time.monotonic() + WITHIN
+        while len((shown := json.loads(queue("cluster", "nodes", "-o", "json").stdout)["nodes"][0])["foreign"]) < 2:
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.2)
+        id = queue.submit("--", "true")
+        deadline = time.monotonic() + WITHIN
+        while "programs beside the queues use 700.0 MiB of GPU 0" not in (
+            said := queue("cluster", "explain", id).stdout
+        ):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.2)
+        assert "hint: end the programs beside the queues on GPU 0 of" in said
+    finally:
+        for one in runs:
+            one.terminate()
+            one.wait()
+    assert queue.until(id, "ended")["result"]["how"] == "done"

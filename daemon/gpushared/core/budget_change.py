@@ -112,8 +112,13 @@ def apply(tx: Transaction, id: str, found: Found) -> None:
 def _changed(job: Job) -> Reason:
     spec = job.spec
     bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
-    message = f"its budget is now: request {spec.request}, limit {spec.limit}, priority {spec.priority}"
+    message = f"its budget is now: request {_said(spec.request)}, limit {_said(spec.limit)}, priority {spec.priority}"
     return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
+
+
+def _said(amount: Quantity) -> str:
+    """An engine says bytes."""
+    return format_bytes(amount.value) if amount.text.isdecimal() else str(amount)
 
 
 def _after_change(state: State, job: Job) -> str:
