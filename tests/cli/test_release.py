@@ -74,10 +74,12 @@ def test_a_number_may_be_a_job_of_the_queue(gpushare, node, service, name):
 
 
 @pytest.mark.parametrize("name", ["mine", "1_2_3", "a_3", "-1", "1.5"])
-def test_other_names_are_not_jobs_of_the_queue(gpushare, node, service, name):
+def test_other_names_may_be_names_of_jobs_else_the_nodes_answer_counts(gpushare, node, service, name):
+    assert gpushare("release", "--", name) == (0, f"released {name}\n", "")
+    assert service.asked == [name]
+    service.answer = NoSuchJob(f"no job {name} in the queue")
     code, out, err = gpushare("release", "--", name)
-    assert (code, out) == (5, "") and "no reservation 17" in err
-    assert service.asked == []
+    assert (code, out) == (5, "") and "no reservation 17" in err and "in the queue" not in err
 
 
 @pytest.mark.parametrize("answer", [False, DaemonUnreachable("the service does not answer")])

@@ -147,6 +147,7 @@ class Explained(TypedDict):
     changes: list[dict[str, Any]]  # the smallest change that would start it, as events for /v1/changes
     change: str  # the same in words
     others: list[list[Any]]  # further changes, each of which would start it too: words and events
+    by_itself: float | None  # seconds until it starts without a change; null: nobody knows
     never: bool  # no node here could ever run it
 
 
