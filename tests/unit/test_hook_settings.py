@@ -44,3 +44,51 @@ def test_an_engine_without_a_call_to_resume_is_refused_as_a_resume_hook() -> Non
         hook_settings.of(Settings(flags, {}))
     flags["GPUSHARE_RESUME_URL"] = "http://localhost:11434/load"
     assert hook_settings.of(Settings(flags, {})).resume is not None
+
+
+@pytest.mark.parametrize(
+    ("flags", "replaced", "words", "hint"),
+    [
+        ({"ON_RECLAIM": "trim,hook,kill"}, False, "have the step hook, and there is no hook", "--relief-cmd"),
+        ({"RELIEF_CMD": "true"}, True, "--exec replaces it", "leave out --exec"),
+        ({"RELIEF_CMD": "true", "ON_RECLAIM": "trim,kill"}, False, "trim,kill has no step hook", "--on-reclaim"),
+        ({"RESUME_CMD": "true"}, False, "a resume hook without a relief hook", "--relief-url"),
+        ({"RELIEF_CMD": "true", "RELIEF_URL": "http://localhost/x"}, False, "both say what to call", "leave one out"),
+        ({"RELIEF_URL": "vlm+http://localhost:1"}, False, "there is no engine 'vlm'", "vllm"),
+        ({"RELIEF_URL": "nothing+http://localhost:1"}, False, "there is no engine 'nothing'", "engines: "),
+    ],
+)
+def test_what_contradicts_itself_is_refused(flags: dict[str, str], replaced: bool, words: str, hint: str) -> None:
+    settings = Settings({f"GPUSHARE_{name}": text for name, text in flags.items()}, {})
+    with pytest.raises(UsageError, match=words) as caught:
+        steps(settings, replaced=replaced)
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ({}, "trim,term,kill"),
+        ({"RELIEF_CMD": "true"}, "trim,hook,term,kill"),
+        ({"RELIEF_CMD": "true", "ON_RECLAIM": "hook,kill"}, "hook,kill"),
+        ({"ON_RECLAIM": "kill"}, "kill"),
+    ],
+)
+def test_a_hook_is_a_step_of_its_own(flags: dict[str, str], found: str) -> None:
+    settings = Settings({f"GPUSHARE_{name}": text for name, text in flags.items()}, {})
+    assert steps(settings, replaced=False) == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "resumes"),
+    [
+        ({"RELIEF_URL": "vllm+http://localhost:1"}, "vllm+http://localhost:1"),
+        ({"RELIEF_URL": "ollama+http://localhost:1"}, None),
+        ({"RELIEF_URL": "http://localhost:1/free"}, None),
+        ({"RELIEF_URL": "vllm+http://localhost:1", "RESUME_URL": "http://localhost:2/x"}, "http://localhost:2/x"),
+    ],
+)
+def test_an_engine_that_can_resume_is_called_for_it(flags: dict[str, str], resumes: str | None) -> None:
+    found = hook_settings.of(Settings({f"GPUSHARE_{name}": text for name, text in flags.items()}, {}))
+    assert (found.resume.url if found.resume else None) == resumes
+    assert hook_settings.from_environ(found.environ()) == found
