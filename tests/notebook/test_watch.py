@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +148,86 @@ def test_another_thread_cannot_install_it(sigterm: list[int]) -> None:
     assert installed == [False] and signal.getsignal(signal.SIGTERM) is before
     handler.remove()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def step(when: float, event: str) -> dict[str, Any]:
+    return {"time": when, "event": event}
+
+
+def test_a_sigterm_is_excused_once_if_it_is_the_daemons_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    story: list[dict[str, Any]] = []
+    patience: list[float] = []
+
+    def find(timeout: float = 10.0) -> Any:
+        patience.append(timeout)
+        return SimpleNamespace(story=lambda job: {"story": story}), "a1"
+
+    monkeypatch.setattr("gpushare.notebook.watch._find", find)
+    watch = Watch(print)
+    for told, excused in (
+        ([], False),
+        ([step(1, "admitted")], False),
+        ([step(2, "term")], True),
+        ([], False),  # another SIGTERM within the same demand is somebody's own
+        ([step(3, "relieved")], False),
+        ([step(4, "term"), step(4.1, "trim")], True),
+        ([step(4.05, "term")], False),  # the same record, by another clock
+        ([step(5, "term"), step(5.5, "kill")], False),
+        ([step(6, "term")], True),
+    ):
+        story += told
+        assert watch.excuses() is excused, story
+    assert set(patience) == {2.0}, "a handler of signals waits no longer"
+
+    def away(timeout: float = 10.0) -> Any:
+        raise DaemonUnreachable("no daemon")
+
+    monkeypatch.setattr("gpushare.notebook.watch._find", away)
+    assert watch.excuses() is False
+
+
+class Lent:
+    """A daemon that shows what the job still has on loan, each time that it is asked."""
+
+    def __init__(self, *loans: float, state: str = "asked_back") -> None:
+        self.left, self.state = [round(loan * GIB) for loan in loans], state
+
+    def job(self, job: str) -> Any:
+        loan = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if loan < 0:
+            raise DaemonUnreachable("no daemon")
+        gpus = [{"uuid": "GPU-b", "loan": 9 * GIB}, {"uuid": "GPU-a", "loan": loan}]
+        return {"state": self.state, "gpus": gpus}
+
+
+@pytest.mark.parametrize(
+    ("client", "asked", "wanted", "said"),
+    [
+        (Lent(3, 3, 1, 0), 2, [2, 0], ""),
+        (Lent(3, 3, 2, 2), 2, [2, 1], "this kernel gave 1.0 GiB back, and still has 2.0 GiB on loan"),
+        (Lent(3, 3, 3, 3), 8, [3, 3], "this kernel still has 3.0 GiB on loan"),  # no more is asked than is lent
+        (Lent(3, 3, -1, -1), 2, [2, 0], ""),  # a daemon that is away asks for nothing
+        (Lent(3, state="borrowing"), 2, [0, 0], ""),  # it no longer wants it
+    ],
+)
+def test_a_demand_is_met_as_far_as_it_goes(
+    client: Lent, asked: int, wanted: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    seen: list[int] = []
+
+    def release(gpu: str, still: Any, seconds: float, reason: str) -> list[str]:
+        assert gpu == "GPU-a" and 25.0 < seconds <= 30.0 and reason == "memory is wanted back"
+        seen.extend([still(), still()])
+        return ["torch: it failed"]
+
+    monkeypatch.setattr("gpushare.notebook.watch.release", release)
+    facts = {"gpu": "GPU-a", "asked": asked * GIB, "grace": 30.0, "facts": [["asked", f"{asked} GiB"]]}
+    demand = {"time": time.time(), "kind": "asked_back", "text": "memory is wanted back\nmore", "facts": facts}
+    watch = Watch(told.append)
+    watch._meet(client, "a1", demand)  # type: ignore[arg-type]
+    assert [amount // GIB for amount in seen] == wanted
+    assert told[0] == f"gpushare: memory is wanted back\n  asked  {asked} GiB"
+    assert told[1] == "gpushare: memory is wanted back, and not everything could be given: torch: it failed"
+    assert len(told) == (3 if said else 2) and (not said or said in told[2])
+    assert watch._asked, "that it is relieved will be told"
