@@ -188,7 +188,7 @@ def _events(course: Course, item: Item, verb: str) -> None:
 
 
 def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Event]:
-    """Actions that are events by themselves."""
+    """Actions that are events by themselves: those of ACTIONS without `wait`, `at` and `stopped`."""
     match verb:
         case "end":
             yield from (JobEnded(one.name()) for one in item.entries())
@@ -216,8 +216,6 @@ def _as_events(verb: str, item: Item, queues: Mapping[str, Any]) -> Iterator[Eve
                 yield JobChanged(
                     one["job"].name(), priority, one["preemptible"].flag() if "preemptible" in one else None
                 )
-        case _:
-            item.refuse(f"`{verb}` cannot stand here", hint="it takes end, lose, node, queue, submit, withdraw")
 
 
 def _queue_events(entry: Item, queues: Mapping[str, Any]) -> Iterator[Event]:

@@ -30,6 +30,8 @@ GIVEN = "given:\n  nodes: [{name: n, gpus: 2}]\n  queues: [{name: a, quota: 1}]\
             "",
         ),
         ("steps: [{when: [{lose: m}]}]", "steps[0].when[0].lose", "no node 'm'", "there are: n"),
+        ("steps: [{when: [{begin: n}]}]", "steps[0].when[0]", "begin", ""),
+        ("steps: [{when: [{change: {job: j, pace: 1}}]}]", "steps[0].when[0].change", "unknown key 'pace'", ""),
         ("  jobs: [{name: j, queue: a, on: m}]", "given.jobs[0].on", "no node m", "there are: n"),
         ("steps: [{when: [{at: 10s}, {at: 5s}]}]", "steps[0].when[1].at", "it is 10 s already", "order"),
     ],
