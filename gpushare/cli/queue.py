@@ -90,8 +90,8 @@ def _where(job: dict[str, Any]) -> str:
         return how(job)
     if job["tasks"] and job["state"] != "pending":
         gpus = [f"GPU {','.join(map(str, task['gpus']))}" for task in job["tasks"]]
-        again = f", stopped {job['evictions']} times before" if job["evictions"] > 1 else ""
-        again = ", stopped once before" if job["evictions"] == 1 else again
+        several = f", stopped {job['evictions']} times before"
+        again = {0: "", 1: ", stopped once before"}.get(job["evictions"], several)
         return "; ".join(dict.fromkeys(gpus)) + again
     return str((job["reason"] or {}).get("message", ""))
 

@@ -28,6 +28,15 @@ def test_errors_survive_pickling(kind):
     assert (copy.message, copy.facts, copy.hint, copy.code) == ("what happened", (("a", "1"),), "do this", "why")
 
 
+def test_an_error_reads_as_its_message_whatever_it_is_made_of():
+    class Gone(GpushareError):
+        def __init__(self, pid):
+            super().__init__(f"process {pid} is gone")
+
+    assert str(Gone(7)) == "process 7 is gone"
+    assert str(GpushareError(message="it failed")) == "it failed"
+
+
 def test_codes_are_distinct():
     assert len({kind.code for kind in CLASSES}) == len(CLASSES)
 
