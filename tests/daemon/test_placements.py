@@ -620,3 +620,10 @@ def test_a_program_without_the_library_is_charged_to_the_placement_that_it_runs_
 def test_without_placements_no_process_is_looked_at(monkeypatch) -> None:
     monkeypatch.setattr("gpushared.jobs.placements.cgroups_of", lambda _: pytest.fail("it was"))
     assert Placements().of_process(os.getpid()) is None
+
+
+def test_the_story_of_a_change_shows_bytes_that_an_engine_said_with_their_unit(daemon: InProcess) -> None:
+    daemon.client.place("a", body(request="2000000000", limit="3000000000"))
+    daemon.client.place("a", body(request="2000000000", limit="5Gi"))
+    said = [one["text"] for one in daemon.client.records() if "its budget is now" in one["text"]]
+    assert said == ["its budget is now: request 1.9 GiB, limit 5Gi, priority 0"]
