@@ -11,4 +11,8 @@ devices (slices.py, publish.py). When the kubelet prepares a claim, it makes a p
     wire.py       the kubelet's messages             plugin.py    the sockets that the kubelet calls
     server.py     the API server                     sync.py      what is repeated until it is so
     program.py    what its programs share            webhook/      annotations of pods as claims
+    handover.py   what containers are given          events.py     what a pod's user is told
+
+Before Kubernetes 1.34 an API server has no claims. There pods carry theirs in annotations (carried.py), and the plugin
+watches the pods of its node, in place of being asked by the kubelet (pods.py).
 """

@@ -363,6 +363,7 @@ class RealNodes:
         (port,) = free_ports(1)
         line = [str(binary(name)), f"--kubeconfig={self.api.kubeconfig}", "--leader-elect=false"]
         line += ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={self.folder}/{name}"]
+        line += [f"--{name}={value}" for name, value in self.features.items() if name == "emulated-version"]
         if name == CONTROLLERS:
             line += [f"--service-account-private-key-file={self.folder}/sa.key"]
             line += [f"--root-ca-file={self.folder}/certs/apiserver.crt", *PACE]

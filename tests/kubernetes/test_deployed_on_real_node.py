@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,11 @@ time.sleep(1000)
 """
 
 
-def overlay(folder: Path, node: RealNode, port: int) -> Path:
-    """What is of this test alone."""
+def overlay(folder: Path, node: RealNode, port: int, those: Iterable[str] = (".", "scheduler", "webhook")) -> Path:
+    """What is of this test alone. `those`: folders, from deploy/kubernetes."""
     made = folder / "overlay"
     made.mkdir()
-    parts = [os.path.relpath(DEPLOY / part, made) for part in (".", "scheduler", "webhook")]
+    parts = [os.path.relpath(DEPLOY / part, made) for part in those]
     images = [{"name": "gpushare", "newName": IMAGE.partition(":")[0], "newTag": IMAGE.partition(":")[2]}]
     patches = [{"patch": json.dumps(patch(*one, node, port))} for one in WORKLOADS]
     (made / "kustomization.yaml").write_text(json.dumps({"resources": parts, "images": images, "patches": patches}))

@@ -8,4 +8,5 @@ ResourceClaimTemplate is made on the way, or is refused with one sentence.
     template.py      the template, and the patch         review.py    questions and answers of the API server
     certificates.py  CA and certificate                  keeper.py    who keeps them, and tells the API server
     makers.py        templates that are made, removed    serve.py     the HTTPS server
+    carry.py         the patch for a server without claims: pods carry theirs
 """

@@ -2,7 +2,8 @@
 
 A start is three writes: the pod's mark (mark.py) says where it is to run, its claims get exactly these GPUs, and the
 pod is bound to the node. The mark comes first and is the only record: a service that starts again goes on from there.
-The node's plugin then makes a budget of each claim (gpushare/kubernetes/).
+The node's plugin then makes a budget of each claim (gpushare/kubernetes/). On a server without claims these are in
+annotations of the pod (carriers.py).
 
 An eviction is one of the API server's: budgets of disruption are obeyed, and the pod is gone for good. The pod that its
 owner makes instead takes its seat (seats.py).
