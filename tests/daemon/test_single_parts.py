@@ -79,6 +79,7 @@ def test_what_the_service_manager_hears(directory, abstract) -> None:
         *[("2000000", "", 1.0), ("2000000", str(os.getpid()), 1.0), ("2000000", "1", None)],
         *[("0", "", None), ("", "", None), ("soon", "", None), ("-5", "", None)],
     ],
+    ids=["of all", "of this process", "of another", "0", "none", "no number", "below 0"],
 )
 def test_how_often_the_watchdog_wants_to_hear(usec, pid, interval) -> None:
     assert Notifier({"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}).watchdog_interval == interval
