@@ -61,6 +61,13 @@ def test_a_node_that_is_shown_as_it_was() -> None:
     assert report["waiting"] == report["state"]["pressure"] == report["state"]["reservations"] == []
 
 
+@pytest.mark.parametrize(("ago", "now"), [(-5.0, True), (0.0, True), (2.0, True), (2.25, False), (60.0, False)])
+def test_a_report_that_ended_just_before_it_is_made_shows_the_present(ago: float, now: bool) -> None:
+    report = node_report(now=UNTIL + ago)
+    assert bool(report["waiting"]) is bool(report["state"]["pressure"]) is now
+    assert (report["state"]["gpus"][0]["health"]["state"] == "sick") is now
+
+
 def test_memory_outside_of_gpushare_is_not_free() -> None:
     found = Client(series=[series("", [point(SINCE, 3, 4, 15.5)]), series("outside", [point(SINCE, 2, 0, 0)])])
     gpu = node_report(found, now=LATER)["state"]["gpus"][0]
