@@ -15,7 +15,7 @@ from daemon_harness import GIB, GPU, until
 from dashboard.conftest import told
 from gpushare.dashboard import live
 from gpushare.dashboard.daemon import Daemon
-from gpushare.dashboard.feed import difference, jobs_of, joined
+from gpushare.dashboard.feed import NODE, difference, jobs_of, joined, lost
 from gpushare.dashboard.live import Live, Page, event
 
 JOB = {"name": "train", "command": ["train.py"], "request": "4Gi", "limit": "14Gi"}
@@ -133,6 +133,25 @@ def test_only_what_differs_is_told():
         "time": 3.0,
         "gpus": [{"uuid": "g", "x": 1}],
     }
+
+
+def test_what_goes_away_beside_jobs_needs_the_whole_state():
+    before = state(
+        gpus=[{"uuid": "g"}, {"uuid": "h"}],
+        jobs=[{"id": "a"}],
+        pressure=[{"uuid": "g"}],
+        reservations=[{"id": "r"}, {"id": "s"}],
+    )
+    for gone, expected in (
+        ({}, False),
+        ({"jobs": []}, False),  # their ids are told
+        ({"gpus": [{"uuid": "g"}]}, True),
+        ({"pressure": []}, True),
+        ({"reservations": [{"id": "s"}]}, False),  # they are always told whole
+        ({"gpus": [], "pressure": [], "reservations": []}, True),
+        ({"reservations": [{"id": "r"}, {"id": "s"}, {"id": "t"}]}, False),
+    ):
+        assert lost(before, before | gone, NODE) is expected, gone
 
 
 def test_lines_say_which_jobs_to_read_again():
