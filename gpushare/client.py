@@ -116,7 +116,7 @@ class Client:
     def history(self, since: float, until: float, step: float, job: str | None = None) -> api.History:
         """Memory over time, of all jobs or of the one with this id; values of every `step` seconds, or of as many as
         the daemon has kept."""
-        target = f"/v1/history?since={since:.3f}&until={until:.3f}&step={step:g}" + (f"&job={job}" if job else "")
+        target = f"/v1/history?since={since:.3f}&until={until:.3f}&step={step:.3f}" + (f"&job={job}" if job else "")
         return cast(api.History, self._call("GET", target, api.History))
 
     def place(self, placement: str, body: Mapping[str, object]) -> api.Placement:

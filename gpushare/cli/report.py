@@ -134,10 +134,15 @@ def _kind(output: Path) -> str:
     return kind
 
 
+KEPT = 30 * 86400.0
+
+
 def _step(text: str) -> float:
     seconds = Setting(text, "--step").seconds()
     if seconds < 1:
         raise UsageError(f"--step: {text!r} is less than a second", hint="the history has a value each second")
+    if seconds > KEPT:
+        raise UsageError(f"--step: {text!r} is more than 30 days", hint="the history goes no further back")
     return seconds
 
 

@@ -21,6 +21,7 @@ from gpushare.cli.screen import draw, screen, size
 from gpushare.cli.status import ailments, bar, headline
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.interval import Interval
 from gpushare.locate import Node, find
 from gpushare.printable import one_line
 from gpushare.quantity import format_bytes
@@ -32,6 +33,7 @@ LEGEND = "# guaranteed  + borrowed  ! outside gpushare  . free  | requested"
 COLOURS = {"#": "green", "+": "yellow", "!": "magenta", ".": "dim", "|": "bold"}
 PIPED = os.terminal_size((100, 10_000))
 ANSWERS_WITHIN = 2.0
+A_DAY = 86400.0
 
 
 def _most(key: str) -> Callable[[Job], object]:
@@ -90,7 +92,7 @@ class View:
 
 @click.command(short_help="Watch the GPUs and their jobs.")
 @click.option(
-    "-i", "--interval", metavar="SECONDS", type=click.FloatRange(0.1), default=2.0, show_default=True, help="How often."
+    "-i", "--interval", metavar="SECONDS", type=Interval(0.1, A_DAY), default=2.0, show_default=True, help="How often."
 )
 @click.option("-1", "--once", is_flag=True, help="Show the jobs once and end, as when piped.")
 @click.option("-s", "--sort", type=click.Choice(list(SORTS)), default="usage", show_default=True, help="Jobs by.")

@@ -22,6 +22,7 @@ from gpushare.client import Client
 from gpushare.config import load_settings
 from gpushare.container import inside
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
+from gpushare.interval import Interval
 from gpushare.kubernetes.cdi import CDI
 from gpushare.kubernetes.cgroups import CGROUPS
 from gpushare.kubernetes.prepare import Folders
@@ -54,7 +55,7 @@ POD_EVERY = 0.2
 @click.option("--state", type=FOLDER, default="/var/lib/gpushare-dra", help="Its own folder.")
 @click.option("--cdi", type=FOLDER, default=str(CDI), help="Where the container runtime reads CDI files.")
 @click.option("--cgroups", type=FOLDER, default=str(CGROUPS), help="The host's cgroups.")
-@click.option("--every", type=click.FloatRange(0.05, 60), default=2.0, help="Seconds between two looks at this node.")
+@click.option("--every", type=Interval(0.05, 60), default=2.0, help="Seconds between two looks at this node.")
 def command(node: str, kubeconfig: Path | None, every: float, **folders: Path) -> None:
     """The DRA driver gpushare.dev: pods' claims become budgets of the node daemon, which must run on this node.
 

@@ -141,6 +141,7 @@ def test_mistakes_are_said_before_the_daemon_is_asked(report: Command) -> None:
     assert "--since: 'soon'" in report.fails(2, "--since", "soon", "-o", "x.html")
     assert "--until: 'soon'" in report.fails(2, "--until", "soon", "-o", "x.html")
     assert "less than a second" in report.fails(2, "--step", "0.5s", "-o", "x.html")
+    assert "more than 30 days" in report.fails(2, "--step", "31d", "-o", "x.html")
     assert "is not a directory" in report.fails(2, "-o", "none/x.html")
     assert "-o" in report.fails(2)
     assert report.client.asked == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpushare.interval import Interval
 from gpushare.kubernetes.program import needs_extra, run
 from gpushare.kubernetes.webhook.limits import INTERACTIVE, NONE, OPTIONS, Rules, read
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 FILE = click.Path(path_type=Path)
-EVERY = click.FloatRange(0.05, 3600)
+EVERY = Interval(0.05, 3600)
 PART = "A part of a GPU, as in 0.5."
 
 
