@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from gpushare import checkpoint, locate, suspend_check
 from gpushare.doctor.finding import Finding, Surroundings, ask_nvml, read
+from gpushare.paths import software_driver_dir
 from gpushare.quantity import format_bytes
 
 __all__ = ["check_copies", "check_driver", "check_native_limits", "check_suspend", "driver_files"]
@@ -21,6 +23,9 @@ NVIDIA, DISPLAY = "0x10de", "0x03"  # on the PCI bus: the vendor, and the class 
 
 def check_driver(_: Surroundings) -> Finding:
     if locate.detect_driver() == "sim":
+        problem = _problem_of_software_driver()
+        if problem:
+            return Finding("fail", f"the software driver does not start: {problem}")
         fix = ("sudo modprobe nvidia", "sudo nvidia-modprobe -u") if _has_nvidia_hardware() else ()
         return Finding("warn", "no NVIDIA driver: the software driver stands in", fix=fix)
     try:
@@ -28,6 +33,17 @@ def check_driver(_: Surroundings) -> Finding:
     except OSError as error:
         return Finding("fail", f"the driver is there, but NVML does not answer: {error}")
     return Finding("ok", f"driver {version}, {count} GPU{'' if count == 1 else 's'}")
+
+
+def _problem_of_software_driver() -> str:
+    """What it says of its settings in GPUSHARE_SIM; "": they are good."""
+    if "GPUSHARE_SIM" not in os.environ:
+        return ""
+    code = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).nvmlInit_v2() and 1)"
+    library = software_driver_dir() / "libnvidia-ml.so.1"
+    tried = subprocess.run([sys.executable, "-c", code, library], stderr=subprocess.PIPE, text=True, timeout=20)
+    said = tried.stderr.strip().splitlines()
+    return said[-1].removeprefix("gpushare software driver: ") if tried.returncode and said else ""
 
 
 def _has_nvidia_hardware() -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,8 @@ from gpushare.paths import software_driver_dir
 from gpushared.gpus import nvml_health
 from gpushared.gpus.inventory import Examination, Fault, GpuInfo, Sample
 from gpushared.system.logs import Sparingly, facts, log
+
+SIM_SAYS = "gpushare software driver: "
 
 
 class NvmlError(GpushareError):
@@ -44,11 +48,20 @@ class Nvml:
         self._busy_until: dict[str, int] = {}
         """By GPU: the time (NVML's, microseconds) of the last utilisation that was read."""
         self._sparingly = Sparingly()
-        if kind == "sim":
-            _load_software_driver(software_driver_dir() / "libnvidia-ml.so.1")
+        complaints: list[str] = []
         try:
-            nv.nvmlInit()
+            if kind == "sim":
+                with _heard(complaints):
+                    _load_software_driver(software_driver_dir() / "libnvidia-ml.so.1")
+                    nv.nvmlInit()
+            else:
+                nv.nvmlInit()
         except nv.NVMLError as error:
+            if complaints:
+                raise NvmlError(
+                    f"the software driver does not start: {complaints[-1].removeprefix(SIM_SAYS)}",
+                    hint="correct the variable GPUSHARE_SIM, or unset it",
+                ) from None
             raise NvmlError(
                 f"the NVIDIA driver does not answer: {error}",
                 hint="`gpushare doctor` looks closer; --driver sim works without a GPU",
@@ -202,6 +215,23 @@ def _mig_instances(handle: Any) -> Iterator[Any]:
             yield nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except nv.NVMLError_NotFound:
             continue
+
+
+@contextlib.contextmanager
+def _heard(lines: list[str]) -> Iterator[None]:
+    """Takes what the software driver writes to standard error: it says there what is wrong with its settings."""
+    sys.stderr.flush()
+    kept, said = os.dup(2), os.memfd_create("stderr")
+    os.dup2(said, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        text = os.pread(said, 65536, 0)
+        os.write(2, text)
+        os.close(kept)
+        os.close(said)
+        lines += text.decode(errors="replace").split("\n")[:-1]
 
 
 def _load_software_driver(path: Path) -> None:
