@@ -41,7 +41,7 @@ def _problem_of_software_driver() -> str:
         return ""
     code = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).nvmlInit_v2() and 1)"
     library = software_driver_dir() / "libnvidia-ml.so.1"
-    line = [sys.executable, "-c", code, library]
+    line = [sys.executable, "-c", code, str(library)]
     tried = subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
     said = tried.stderr.strip().splitlines()
     return said[-1].removeprefix("gpushare software driver: ") if tried.returncode and said else ""
