@@ -45,7 +45,7 @@ def collects(state: State, shape: Shape) -> bool:
 
 def may_reserve(state: State, job: JobState, cls: JobClass) -> bool:
     """Blocked by room alone, and entitled."""
-    if cls.gate is None or cls.gate.code not in (Code.NO_SPACE, Code.RESERVED):
+    if cls.next.gate is None or cls.next.gate.code not in (Code.NO_SPACE, Code.RESERVED):
         return False
     if not cls.shape.possible or not collects(state, cls.shape):
         return False
@@ -81,7 +81,7 @@ def reserve(turn: Turn) -> bool:
         _find_aged(turn, after)
     best: tuple[tuple[int, int, float, int], JobState] | None = None
     for cls in state.aged:
-        if len(cls.pending) and cls.gate is not None:
+        if len(cls.pending) and cls.next.gate is not None:
             job = state.by_seq[cls.pending.first]
             if turn.now >= job.since + after and may_reserve(state, job, cls):
                 key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
@@ -122,13 +122,11 @@ def release(turn: Turn) -> None:
     state.version += 1  # a move or a stop that was of no use may be of use now
     state.watch.publish_all()
     for shape in state.shapes.values():
-        for name in ("full", "full_more"):
-            if getattr(shape, name):
-                state.journal.set(shape, name, False)
+        for more in (False, True):
+            state.journal.drop(shape.full, more)
         for cls in shape.classes:
-            for gate in (cls.gate, cls.more_gate):
-                if gate is not None and gate.code in ROOM:
-                    state.open(cls)
+            if any(ask.gate is not None and ask.gate.code in ROOM for ask in cls.asks):
+                state.open(cls)
 
 
 def choose(turn: Turn, job: JobState) -> int:
@@ -168,7 +166,7 @@ def complete(turn: Turn) -> bool:
             found.setdefault(cls.queue, {})[cls] = None
     candidates = [Candidate(0, queue, list(classes)) for queue, classes in found.items()]
     nodes = state.space.mask(job.cls.shape.selector) & state.space.reserved
-    gang = gang_of(state, job.cls, job, more=False)
+    gang = gang_of(state, job, more=False)
     search = Stopping(turn, gang, nodes, candidates, Bounds(), only=state.backfills)
     if not search.run():
         state.undo(search.mark)

@@ -166,10 +166,10 @@ def _job_submitted(turn: Turn, event: JobSubmitted) -> None:
     job.attempt = max(job.attempt, event.attempt)
     job.evictions = event.evictions
     cls = job.cls
-    if cls.gate is not None and not cls.pending:
-        state.journal.set(cls, "gate", None)  # what kept the last one of them need not keep this one
+    if cls.next.gate is not None and not cls.pending:
+        state.journal.set(cls.next, "gate", None)  # what kept the last one of them need not keep this one
     state.enlist(cls.pending, job.seq)
-    if is_open(cls):
+    if is_open(cls.next):
         state.to_try(cls)
     turn.arrived.append(job)
 
@@ -381,7 +381,7 @@ def _remove(turn: Turn, job: JobState) -> None:
     state.journal.drop(state.by_seq, job.seq)
     if state.reserver is job:
         ageing.release(turn)
-    if cls.gate is not None and cls.pending:
+    if cls.next.gate is not None and cls.pending:
         state.open(cls)
 
 

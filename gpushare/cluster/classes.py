@@ -48,7 +48,7 @@ def forget(state: State, cls: JobClass) -> None:
     journal, shape = state.journal, cls.shape
     journal.drop(state.classes, cls.key)
     journal.drop(state.aged, cls)
-    for ask in ((cls, False), (cls, True)):
+    for ask in cls.asks:
         state.watch.forget(ask)
         state.watch.woken.pop(ask, None)
         journal.drop(state.patient, ask)

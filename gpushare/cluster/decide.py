@@ -9,13 +9,14 @@ Jobs that are not entitled come last, so none of them is started in one step onl
 success the steps begin again, until nothing more can be done. That comes to an end: in one cycle a job is evicted at
 most once, a job that was evicted takes nothing from others, and nothing is taken from a job that was given a place.
 
-A class whose first job cannot start has a gate: the reason. What must change is kept as keys in watch.py, and only
+An ask that cannot be met has a gate: the reason. What must change is kept as keys in watch.py, and only
 classes that listen to what has changed are looked at again. So an event costs what it changes and not what there is.
 """
 
 from __future__ import annotations
 
 from gpushare.cluster import ageing, elastic
+from gpushare.cluster.candidates import entitled
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Code, Place, Reason
 from gpushare.cluster.news import hear, settle
@@ -23,7 +24,7 @@ from gpushare.cluster.order import ABOVE, WITHIN_SHARE
 from gpushare.cluster.placement import (
     allowed_nodes,
     forbidden,
-    more_charge,
+    gang_of,
     place_task,
     wants_of,
 )
@@ -65,10 +66,10 @@ def learn(turn: Turn) -> None:
     for cls in state.classes.values():
         state.open(cls)
     for cls in state.classes.values():
-        for more in (False, True):
-            if cls.short if more else cls.pending:
+        for ask in cls.asks:
+            if ask.seqs:
                 mark, length = state.mark(), len(turn.out)
-                if attempt(turn, cls, more):
+                if attempt(turn, ask):
                     state.undo(mark)
                     turn.take_back(length)
 
@@ -93,13 +94,10 @@ def _first_come_others(job: JobState) -> bool:
 def complete_or_stop(turn: Turn, job: JobState) -> None:
     """A job was found running in part: start what is missing, if need be in place of jobs from which it may take, or
     stop it. It comes last: by then all other jobs have had what they are entitled to."""
-    cls = job.cls
-    if complete_gang(turn, job) or mildly(turn, cls, job, True):
+    if complete_gang(turn, job):
         return
-    queue = cls.queue
-    after = queue.allocated + more_charge(turn.state, cls, wants_of(job, job.rung, True))
-    in_right = queue.entitled_to(after)
-    if stop_others(turn, cls, job, True, rightful=in_right, outranks=True):
+    gang = gang_of(turn.state, job, more=True)
+    if mildly(turn, gang) or stop_others(turn, gang, rightful=entitled(job.cls, gang.charge), outranks=True):
         return
     turn.stop(job, Reason(Code.INCOMPLETE), again=True)
 

@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from gpushare.cluster.candidates import entitled, reclaimable
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.model import Code, Reason
-from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, gang_of, next_charge
+from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, next_charge
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
@@ -26,12 +26,11 @@ from gpushare.cluster.turn import Turn, allows
 from gpushare.cluster.watch import OVER
 
 
-def shrink(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search | None:
-    """The room for the job that others give up on their ladders."""
+def shrink(turn: Turn, gang: Gang) -> Search | None:
+    """The room for the gang that others give up on their ladders."""
     if not turn.state.tall:
         return None
-    gang = gang_of(turn.state, cls, job, more=more)
-    search = Shrinking(turn, gang, _givers(turn, cls, gang.charge))
+    search = Shrinking(turn, gang, _givers(turn, gang.job.cls, gang.charge))
     if search.givers and search.place_all() and search.shrunk and search.holds():
         return search
     turn.state.undo(search.mark)
@@ -156,11 +155,8 @@ def room_for(turn: Turn, job: JobState, rung: int) -> bool:
 def grow(turn: Turn) -> None:
     """Let jobs grow that were shrunk, or started small, long enough ago."""
     state = turn.state
-    rightful = [
-        cls
-        for cls, more in state.watch.heard(OVER)
-        if (cls.short if more else cls.pending) and entitled(cls, next_charge(state, cls, more))
-    ]
+    heard = [ask for ask in state.watch.heard(OVER) if ask.seqs]
+    rightful = [ask.cls for ask in heard if entitled(ask.cls, next_charge(state, ask))]
     for job in growing(turn):
         for rung in range(job.rung):
             if room_for(turn, job, rung):

@@ -77,8 +77,8 @@ def binding(state: State, job: JobState) -> Reason:
     broken = forbidden(cls, cls.charge)
     if broken is not None:
         return forbidden_reason(*broken, cls.charge)
-    if cls.gate is not None and cls.gate.code in (Code.LIMIT, Code.QUOTA):
-        return cls.gate
+    if cls.next.gate is not None and cls.next.gate.code in (Code.LIMIT, Code.QUOTA):
+        return cls.next.gate
     return why_no_room(state, cls, job)
 
 

@@ -2,7 +2,8 @@
 
 Jobs of one queue that differ in nothing but their names and arrivals are one JobClass with two ordered lists: those
 that wait, and those that run. If one of them cannot start, none can; so a class, not a job, carries the reason why
-it waits (its gate), and a hundred thousand waiting jobs cost as much as the few classes that they form.
+it waits, and a hundred thousand waiting jobs cost as much as the few classes that they form. What a class asks for is
+an Ask: a place for its next job, or for one more task of an elastic job.
 """
 
 from __future__ import annotations
@@ -21,21 +22,36 @@ NOTHING_SEEN: dict[tuple[int, int], None] = {}
 """The same for tasks that are known to run."""
 
 
+class Ask:
+    """What a class asks for: to start its next job, or `more`: one more task for an elastic job of it."""
+
+    __slots__ = ("cls", "gate", "more", "priced", "seqs")
+
+    def __init__(self, cls: JobClass, *, more: bool) -> None:
+        self.cls = cls
+        self.more = more
+        self.seqs: SeqList[int] = SeqList()
+        """Of the jobs that wait for it."""
+        self.gate: Reason | None = None
+        """Why the first of them cannot have it; None: not known, it must be tried."""
+        self.priced = False
+        """There may be room for the first, but only on GPUs on which it would break a limit."""
+
+
 class JobClass:
     """Equal jobs of one queue."""
 
     __slots__ = (
+        "asks",
         "charge",
         "demand",
-        "gate",
         "held",
         "key",
-        "more_gate",
-        "more_priced",
+        "more",
+        "next",
         "parked",
         "pending",
         "preemptible",
-        "priced",
         "priority",
         "queue",
         "running",
@@ -51,23 +67,20 @@ class JobClass:
         self.priority = job.priority
         self.preemptible = job.preemptible
         self.shape = shape
-        self.pending: SeqList[int] = SeqList()
+        self.next = Ask(self, more=False)
+        self.more = Ask(self, more=True)
+        self.asks = (self.next, self.more)
+        self.pending = self.next.seqs
         self.running: SeqList[Run] = SeqList()
         """Placed, whether their tasks have started or not."""
         self.uneven = False
         """A job of it has checkpoints, or was evicted and runs again: the newest need not cost the least to stop."""
-        self.short: SeqList[int] = SeqList()
+        self.short = self.more.seqs
         """Of those placed, elastic ones that have fewer tasks than they could."""
         self.tall: SeqList[int] = SeqList()
         """Of those placed, those that can go down their ladder."""
         self.parked = 0
         """Jobs of it that are held or rest."""
-        self.gate: Reason | None = None
-        """Why its first waiting job cannot start; None: not known, it must be tried."""
-        self.more_gate: Reason | None = None
-        """The same for the next task of its elastic jobs."""
-        self.priced = self.more_priced = False
-        """There may be room for its first waiting job, but only on GPUs on which it would break a limit."""
         self.charge = 0
         """What one more of it would cost at least (micro), by the GPUs that there are."""
         self.demand = 0

@@ -17,9 +17,9 @@ from itertools import islice
 from gpushare.cluster.candidates import Unit
 from gpushare.cluster.clearing import Cost, clear
 from gpushare.cluster.holes import holes
-from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
-from gpushare.cluster.placement import Gang, Want, affordable, allowed_nodes, forbidden, gang_of
+from gpushare.cluster.placement import Gang, Want, affordable, allowed_nodes, forbidden
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.rules import How
 from gpushare.cluster.search import Search, Way, elsewhere
@@ -33,16 +33,16 @@ Batch = tuple[list[NodeState], tuple[int, int] | None]
 """Nodes to look at, and what clearing any later one costs at least (tasks, excess)."""
 
 
-def consolidate(turn: Turn, cls: JobClass, job: JobState, more: bool) -> Search | None:
-    """The fewest moves that make room for the job, if moving alone does."""
-    state, shape = turn.state, cls.shape
+def consolidate(turn: Turn, gang: Gang) -> Search | None:
+    """The fewest moves that make room for the gang, if moving alone does."""
+    state, job, more = turn.state, gang.job, gang.more
+    shape = job.cls.shape
     free = state.space.capacity - state.root.allocated
-    if not free or not state.policy.consolidate:
+    if not free or free < gang.charge or not state.policy.consolidate:
         return None
-    if not more and (free < cls.charge or not could_move(state, shape) or _failed(state, job)):
+    if not more and (not could_move(state, shape) or _failed(state, job)):
         return None
-    gang = gang_of(state, cls, job, more=more)
-    if free < gang.charge or forbidden(cls, gang.charge) is not None:
+    if forbidden(job.cls, gang.charge) is not None:
         return None
     search = Moving(turn, gang)
     if search.could_suffice() and search.run():

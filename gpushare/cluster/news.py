@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import gt
 
+from gpushare.cluster.jobs import Ask
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.watch import ANY, FREED, OVER, About, Ask, Freed, Key
+from gpushare.cluster.watch import ANY, FREED, OVER, About, Freed, Key
 
 
 def settle(turn: Turn) -> bool:
@@ -92,9 +93,8 @@ def _nodes_with_more(freed: Iterable[Freed]) -> list[Freed]:
 def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> bool:
     """Might what is free there be of use to a job that may stop others of its queue? Yes, if one of these runs there,
     or if the node holds more of its tasks than before."""
-    cls, more = ask
-    shape = cls.shape
-    if more or shape.elastic or shape.rungs > 1 or len(shape.groups) > 1:
+    cls, shape = ask.cls, ask.cls.shape
+    if ask.more or shape.elastic or shape.rungs > 1 or len(shape.groups) > 1:
         return True
     if not state.space.reach(shape.selector) >> node.number & 1:
         return False
@@ -113,21 +113,19 @@ def _any_takes_several(state: State) -> bool:
 
 def open_limit(state: State, queue: QueueState) -> None:
     """Something was given back below the queue, or its numbers are others."""
-    for cls, _ in list(state.watch.heard(Key(About.LIMIT, queue))):
-        state.open(cls)
+    for ask in list(state.watch.heard(Key(About.LIMIT, queue))):
+        state.open(ask.cls)
 
 
 def open_shape(state: State, shape: Shape) -> None:
     """There may be room for it."""
     journal, watch = state.journal, state.watch
     journal.drop(watch.crowded, shape)
-    if shape.full:
-        journal.set(shape, "full", False)
-    if shape.full_more:
-        journal.set(shape, "full_more", False)
+    for more in (False, True):
+        journal.drop(shape.full, more)
     watch.shapes[shape] = None
     for cls in shape.classes:
-        if cls.priced or cls.more_priced:
+        if cls.next.priced or cls.more.priced:
             state.open(cls)
         seqs = cls.pending  # bool() of it, written out: a thousand queues may wait for such room
         if seqs.head < len(seqs.items) or cls.short:

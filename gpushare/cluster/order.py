@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
-from gpushare.cluster.jobs import JobClass
+from gpushare.cluster.jobs import Ask
 from gpushare.cluster.model import Code
 from gpushare.cluster.queues import QueueState
 
@@ -65,17 +65,14 @@ def ratio(allocated: int, share: int) -> int:
     return ((allocated << 16) + (share >> 1)) // share if share else allocated << 40
 
 
-def is_open(cls: JobClass) -> bool:
-    """May its first waiting job be tried? Gates of room are opened and closed for all classes of a shape at once."""
-    return cls.gate is None or (not cls.shape.full and not cls.priced and cls.gate.code in ROOM)
+def is_open(ask: Ask) -> bool:
+    """May the first that asks be tried? Gates of room are opened and closed for all classes of a shape at once."""
+    gate = ask.gate
+    return gate is None or (ask.more not in ask.cls.shape.full and not ask.priced and gate.code in ROOM)
 
 
-def is_more_open(cls: JobClass) -> bool:
-    return cls.more_gate is None or (not cls.shape.full_more and not cls.more_priced and cls.more_gate.code in ROOM)
-
-
-def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, bool] | None:
-    """The leaf's first class with an open gate, and whether it is a further task of an elastic job.
+def next_ask(leaf: QueueState, highest_tier: int = ABOVE) -> Ask | None:
+    """The leaf's first ask with an open gate.
 
     Below the tier ABOVE, what fits into the leaf's right goes before what of the same priority does not and is older.
     """
@@ -83,21 +80,16 @@ def next_class(leaf: QueueState, highest_tier: int = ABOVE) -> tuple[JobClass, b
     if highest_tier < ABOVE and leaf.quota is not None:
         room = (leaf.share if leaf.share > leaf.quota else leaf.quota) - leaf.allocated
     best: tuple[int, bool, bool, int] | None = None
-    found: JobClass | None = None
+    found: Ask | None = None
     for cls in leaf.classes.values():
-        gate, seqs = cls.gate, cls.pending
-        # is_open() and len(), written out: a thousand queues are asked at every event.
-        if seqs.head < len(seqs.items) and (
-            gate is None or (not cls.shape.full and not cls.priced and gate.code in ROOM)
-        ):
-            key = (-cls.priority, cls.charge > room, False, seqs.items[seqs.head])
-        elif cls.short and is_more_open(cls):
-            key = (-cls.priority, cls.charge > room, True, cls.short.first)
-        else:
-            continue
-        if best is None or key < best:
-            best, found = key, cls
-    return None if best is None or found is None else (found, best[2])
+        for ask in cls.asks:
+            seqs = ask.seqs
+            if seqs.head < len(seqs.items) and is_open(ask):
+                key = (-cls.priority, cls.charge > room, ask.more, seqs.items[seqs.head])
+                if best is None or key < best:
+                    best, found = key, ask
+                break
+    return found
 
 
 def _may_be_in_its_right(leaf: QueueState) -> bool:
@@ -111,7 +103,7 @@ class Order:
     def __init__(self, leaves: Iterable[QueueState], highest_tier: int) -> None:
         self.highest_tier = highest_tier
         self.heaps: dict[QueueState, list[tuple[Rank, QueueState]]] = {}
-        self.heads: dict[QueueState, tuple[JobClass, bool, int]] = {}
+        self.heads: dict[QueueState, tuple[Ask, int]] = {}
         """What each leaf would start next, and what that costs."""
         levels: dict[int, dict[QueueState, None]] = {}
         for leaf in leaves if highest_tier == ABOVE else filter(_may_be_in_its_right, leaves):
@@ -136,27 +128,26 @@ class Order:
             child = heap[0][1]
             while child.children:
                 child = self.heaps[child][0][1]
-            charge = self.heads[child][2]
+            charge = self.heads[child][1]
         else:
-            head = next_class(queue, self.highest_tier)
+            head = next_ask(queue, self.highest_tier)
             if head is None:
                 self.heads.pop(queue, None)
                 return None
-            charge = head[0].charge
-            self.heads[queue] = (*head, charge)
+            charge = head.cls.charge
+            self.heads[queue] = head, charge
         rank = standing(queue, charge)
         return None if rank[0] > self.highest_tier else (rank, queue)
 
-    def pop(self, root: QueueState) -> tuple[JobClass, bool] | None:
-        """The class that is next; it stays so until update() is told what came of it."""
+    def pop(self, root: QueueState) -> Ask | None:
+        """The ask that is next; it stays so until update() is told what came of it."""
         heap = self.heaps.get(root)
         if not heap:
             return None
         queue = heap[0][1]
         while queue.children:
             queue = self.heaps[queue][0][1]
-        head = self.heads[queue]
-        return head[0], head[1]
+        return self.heads[queue][0]
 
     def update(self, leaf: QueueState) -> None:
         """The first leaf has started its head, or its head is blocked."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.jobs import Ask, JobClass, JobState
 from gpushare.cluster.model import Code, Place, Reason, Selector
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
@@ -39,8 +39,9 @@ class Gang(NamedTuple):
     """What they cost at least (micro)."""
 
 
-def gang_of(state: State, cls: JobClass, job: JobState, *, more: bool) -> Gang:
+def gang_of(state: State, job: JobState, *, more: bool) -> Gang:
     """What the job needs: on its rung if it runs, else on the last."""
+    cls = job.cls
     rung = job.rung if more else cls.shape.rungs - 1
     wants = wants_of(job, rung, more)
     return Gang(job, more, rung, wants, more_charge(state, cls, wants) if more else cls.charge)
@@ -72,23 +73,21 @@ def allowed_nodes(state: State, job: JobState, *, backfill: bool = False) -> int
     return mask
 
 
-def place_gang(state: State, job: JobState, rung: int, masks: Sequence[int], spread: bool) -> list[Place] | None:
-    """Places for all tasks that must start together; each on the first of these sets of nodes that has room for it."""
-    shape = job.cls.shape
+def place_all(
+    state: State, job: JobState, wants: Sequence[Want], masks: Sequence[int], spread: bool
+) -> list[Place] | None:
+    """Places for all of these tasks; each on the first of these sets of nodes that has room for it."""
     mark = state.mark()
     places: list[Place] = []
-    for index in hardest_first(shape, rung):
-        group = shape.groups[index]
-        for task in range(group.least):
-            want = Want(index, task, group.needs[rung])
-            for mask in masks:
-                place = place_task(state, job, want, mask, spread)
-                if place is not None:
-                    break
-            else:
-                state.undo(mark)
-                return None
-            places.append(place)
+    for want in wants:
+        for mask in masks:
+            place = place_task(state, job, want, mask, spread)
+            if place is not None:
+                break
+        else:
+            state.undo(mark)
+            return None
+        places.append(place)
     places.sort()
     return places
 
@@ -151,20 +150,20 @@ def by_price(state: State, shape: Shape, mask: int) -> list[int]:
     return [sum(left[index:]) for index in range(len(left))]
 
 
-def place_within(state: State, job: JobState, rung: int, mask: int, spread: bool) -> list[Place] | None:
+def place_within(state: State, job: JobState, wants: Sequence[Want], mask: int, spread: bool) -> list[Place] | None:
     """The same on some of these nodes, if the queues may pay for it. Where bytes are too dear each task goes where it
     costs least, on the largest GPUs that have room."""
     shape = job.cls.shape
-    if shape.simple is not None and not shape.by_bytes:
-        place = place_task(state, job, Want(0, 0, shape.simple), mask, spread)
-        return None if place is None else [place]
     if not shape.by_bytes:
-        return place_gang(state, job, rung, (mask,), spread)
+        if len(wants) > 1:
+            return place_all(state, job, wants, (mask,), spread)
+        place = place_task(state, job, wants[0], mask, spread)
+        return None if place is None else [place]
     mark = state.mark()
-    mask = affordable(state, job.cls, wants_of(job, rung, False), mask)
+    mask = affordable(state, job.cls, wants, mask)
     sets = by_price(state, shape, mask)
     for masks in ((mask,), sets[::-1]):
-        places = place_gang(state, job, rung, masks, spread)
+        places = place_all(state, job, wants, masks, spread)
         if places is None:
             break
         if forbidden(job.cls, sum(place.charge for place in places)) is None:
@@ -240,6 +239,8 @@ def why_no_room(state: State, cls: JobClass, job: JobState) -> Reason:
 def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
     """The whole gang, or of a job that runs what its gang lacks, else its next task."""
     shape = job.cls.shape
+    if shape.simple is not None and not more:
+        return [Want(0, 0, shape.simple)]
     if more and job.complete:
         for index, group in enumerate(shape.groups):
             taken = {task for one, task in job.places if one == index}
@@ -256,12 +257,12 @@ def wants_of(job: JobState, rung: int, more: bool) -> list[Want]:
     return wants
 
 
-def next_charge(state: State, cls: JobClass, more: bool) -> int:
-    """What the class's next job costs at least, or (more) the next task of its first elastic job."""
-    if not more:
-        return cls.charge
-    job = state.by_seq[cls.short.first]
-    return more_charge(state, cls, wants_of(job, job.rung, True))
+def next_charge(state: State, ask: Ask) -> int:
+    """What the next of those who ask costs at least."""
+    if not ask.more:
+        return ask.cls.charge
+    job = state.by_seq[ask.seqs.first]
+    return more_charge(state, ask.cls, wants_of(job, job.rung, True))
 
 
 def more_charge(state: State, cls: JobClass, wants: list[Want]) -> int:

@@ -7,11 +7,11 @@ from itertools import count
 
 from gpushare.cluster import ageing, elastic
 from gpushare.cluster.candidates import entitled
-from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.jobs import Ask, JobClass, JobState
 from gpushare.cluster.model import Code, Place
 from gpushare.cluster.moves import consolidate, could_move
 from gpushare.cluster.news import settle
-from gpushare.cluster.order import ROOM, standing
+from gpushare.cluster.order import ROOM, is_open, standing
 from gpushare.cluster.placement import (
     Gang,
     affordable,
@@ -19,7 +19,7 @@ from gpushare.cluster.placement import (
     forbidden,
     gang_of,
     next_charge,
-    place_task,
+    place_all,
     wants_of,
 )
 from gpushare.cluster.queues import QueueState
@@ -29,7 +29,7 @@ from gpushare.cluster.search import commit, give
 from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place, touches
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
-from gpushare.cluster.watch import ANY, BY_MOVES, FREED, NEXT, OVER, About, Ask, Key
+from gpushare.cluster.watch import ANY, BY_MOVES, FREED, NEXT, OVER, About, Key
 
 
 def make_room(turn: Turn, *, rightful: bool) -> bool:
@@ -39,15 +39,12 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
     if not watch.woken:
         return False
     serial = count()
-    heap: list[tuple[object, int, JobClass, bool]] = []
+    heap: list[tuple[object, int, Ask]] = []
 
     def line_up(ask: Ask) -> bool:
-        cls, more = ask
-        if not _waits(turn, cls, more):
+        if not _waits(turn, ask) or (rightful and not _entitled(turn, ask)):
             return False
-        if rightful and not _entitled(turn, cls, more):
-            return False
-        heap.append((_place_in_line(cls, more), next(serial), cls, more))
+        heap.append((_place_in_line(ask), next(serial), ask))
         return True
 
     for ask in list(watch.woken):
@@ -57,24 +54,24 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
     while heap:
         if _free(turn) > free:
             break  # those who went have left more than was needed: what fits there starts first
-        _, _, cls, more = heappop(heap)
-        ask = (cls, more)
-        if not _waits(turn, cls, more):
+        _, _, ask = heappop(heap)
+        if not _waits(turn, ask):
             continue
-        if success and _has_room(turn, cls, more):
+        if success and _has_room(turn, ask):
             continue  # others that went have left it: it starts in the next round
         by_moves = watch.woken.pop(ask, None) is BY_MOVES
-        if _move_for(turn, cls, more) if by_moves else _make_room_for(turn, cls, more):
+        if _move_for(turn, ask) if by_moves else _make_room_for(turn, ask):
             success = True
             settle(turn)
             watch.woken[ask] = None
             if line_up(ask):
                 heappush(heap, heap.pop())
             # Its further tasks come before those who have just lost their places: these would lose them again.
-            if not more and cls.short and _lacks_room(turn, cls):
-                attempt(turn, cls, True)
-                watch.woken[cls, True] = None
-                if line_up((cls, True)):
+            more = ask.cls.more
+            if ask is not more and more.seqs and _lacks_room(turn, more):
+                attempt(turn, more)
+                watch.woken[more] = None
+                if line_up(more):
                     heappush(heap, heap.pop())
     return success
 
@@ -83,55 +80,52 @@ def _free(turn: Turn) -> int:
     return turn.state.space.capacity - turn.state.root.allocated
 
 
-def _lacks_room(turn: Turn, cls: JobClass) -> bool:
-    """Is there no place for the next task of the class's first elastic job?"""
-    job = _first(turn, cls, True)
+def _lacks_room(turn: Turn, ask: Ask) -> bool:
+    """Is there no place for the next task?"""
+    job = _first(turn, ask)
     wants = wants_of(job, job.rung, True)
     return bool(wants) and turn.state.space.find(wants[0].need, allowed_nodes(turn.state, job)) is None
 
 
-def _make_room_for(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """One more job of the class, or one more task of its first elastic job; else it waits for what could help."""
+def _make_room_for(turn: Turn, ask: Ask) -> bool:
+    """For the first that asks; else the ask waits for what could help."""
     turn.spent = again = False
-    if more or _has_means(turn, cls):
+    if ask.more or _has_means(turn, ask):
         before, turn.again = turn.again, False
-        made = _by_some_means(turn, cls, more)
+        made = _by_some_means(turn, ask)
         again, turn.again = turn.again, turn.again or before
         if made:
             return True
-    _sleep(turn, cls, more, again=again)
+    _sleep(turn, ask, again=again)
     return False
 
 
-def _move_for(turn: Turn, cls: JobClass, more: bool) -> bool:
+def _move_for(turn: Turn, ask: Ask) -> bool:
     """The same by moves alone: whatever else could help was tried, and is still listened to."""
-    gate = cls.more_gate if more else cls.gate
-    if gate is None or gate.code not in ROOM:
+    if ask.gate is None or ask.gate.code not in ROOM:
         return False
     turn.spent = False
-    found = consolidate(turn, cls, _first(turn, cls, more), more)
+    found = consolidate(turn, _gang(turn, ask))
     if found is not None:
         commit(turn, found)
     elif turn.spent:
         watch = turn.state.watch
-        keys = watch.keys.get((cls, more), ())
-        watch.sleep((cls, more), (*(key for key in keys if key != ANY), ANY))
+        watch.sleep(ask, (*(key for key in watch.keys.get(ask, ()) if key != ANY), ANY))
     return found is not None
 
 
-def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> None:
+def _sleep(turn: Turn, ask: Ask, *, again: bool = False) -> None:
     """No room could be made: what could change that?"""
-    state = turn.state
-    gate = cls.more_gate if more else cls.gate
+    state, cls, gate = turn.state, ask.cls, ask.gate
     assert gate is not None
     keys = [*keys_of_place(state, cls, gate), Key(About.QUEUE, cls.queue)]
-    if _entitled(turn, cls, more):
+    if _entitled(turn, ask):
         keys.append(OVER)
-        due = claims_share_from(_first(turn, cls, more), state.policy)
+        due = claims_share_from(_first(turn, ask), state.policy)
         if due > turn.now:
-            state.journal.put(state.patient, (cls, more), due)
+            state.journal.put(state.patient, ask, due)
     if _may_preempt(cls):
-        broken = _limit_without_its_queue(turn, cls, more)
+        broken = _limit_without_its_queue(turn, ask)
         if broken is not None:
             keys.append(Key(About.LIMIT, broken[1]))  # once that holds, jobs of its own queue may make way for it
         elif cls.shape.tasks > 1 or gate.code in BY_LIMIT:
@@ -140,7 +134,7 @@ def _sleep(turn: Turn, cls: JobClass, more: bool, *, again: bool = False) -> Non
         keys.append(NEXT)
     if turn.spent:
         keys.append(ANY)
-    state.watch.sleep((cls, more), tuple(keys))
+    state.watch.sleep(ask, tuple(keys))
 
 
 def _wake_for_moves(turn: Turn) -> None:
@@ -154,108 +148,96 @@ def _wake_for_moves(turn: Turn) -> None:
         for shape in watch.crowded:
             if (shape.elastic or shape.cheapest <= free) and could_move(state, shape):
                 for cls in shape.classes:
-                    for more in (False, True):
-                        watch.woken.setdefault((cls, more), BY_MOVES)
+                    for ask in cls.asks:
+                        watch.woken.setdefault(ask, BY_MOVES)
 
 
-def _has_room(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """Is there a place now for the first job of the class, and does no limit forbid it? Of gangs nobody can say so
-    quickly."""
-    shape, gate, state = cls.shape, cls.more_gate if more else cls.gate, turn.state
-    if state.space.capacity == state.root.allocated or (shape.tasks > 1 and not more):
-        return False
-    if gate is None:
+def _has_room(turn: Turn, ask: Ask) -> bool:
+    """Is there a place now for the first that asks, and does no limit forbid it? Of gangs nobody can say so quickly."""
+    cls, gate, state = ask.cls, ask.gate, turn.state
+    if gate is None or state.space.capacity == state.root.allocated or (cls.shape.tasks > 1 and not ask.more):
         return False
     if gate.code in BY_LIMIT:
-        if forbidden(cls, next_charge(state, cls, more)) is not None:
+        if forbidden(cls, next_charge(state, ask)) is not None:
             return False
     elif gate.code not in ROOM:
         return False
-    job = _first(turn, cls, more)
-    wants = wants_of(job, job.rung if more else shape.rungs - 1, more)
-    if len(wants) != 1:
+    gang = _gang(turn, ask)
+    if len(gang.wants) != 1:
         return False
-    return state.space.find(wants[0].need, allowed_nodes(state, job, backfill=not more)) is not None
+    return state.space.find(gang.wants[0].need, allowed_nodes(state, gang.job, backfill=not ask.more)) is not None
 
 
-def _has_means(turn: Turn, cls: JobClass) -> bool:
+def _has_means(turn: Turn, ask: Ask) -> bool:
     """A quick look at make_room_for(): False only if none of its means can bring anything."""
-    state = turn.state
-    if state.tall or _free(turn) >= cls.charge:
+    if turn.state.tall or _free(turn) >= ask.cls.charge:
         return True
-    return _entitled(turn, cls, False) or _outranks(turn, cls, False)
+    return _entitled(turn, ask) or _outranks(turn, ask)
 
 
-def _first(turn: Turn, cls: JobClass, more: bool) -> JobState:
-    return turn.state.by_seq[(cls.short if more else cls.pending).first]
+def _first(turn: Turn, ask: Ask) -> JobState:
+    return turn.state.by_seq[ask.seqs.first]
 
 
-def _waits(turn: Turn, cls: JobClass, more: bool) -> bool:
+def _gang(turn: Turn, ask: Ask) -> Gang:
+    return gang_of(turn.state, _first(turn, ask), more=ask.more)
+
+
+def _waits(turn: Turn, ask: Ask) -> bool:
     """Blocked, and by something that taking from others may change. If not, it is not looked at any more."""
-    ask, woken = (cls, more), turn.state.watch.woken
-    gate, seqs, full = (
-        (cls.more_gate, cls.short, cls.shape.full_more or cls.more_priced)
-        if more
-        else (cls.gate, cls.pending, cls.shape.full or cls.priced)
-    )
-    if gate is None or seqs.head >= len(seqs.items):
+    woken, gate = turn.state.watch.woken, ask.gate
+    if gate is None or not ask.seqs:
         turn.state.watch.forget(ask)
         woken.pop(ask, None)
         return False
-    code = gate.code
-    if not full and code in ROOM:  # is_open(), written out
-        turn.state.to_try(cls)  # first where there is room now; others may have taken that by then
+    if is_open(ask):
+        turn.state.to_try(ask.cls)  # first where there is room now; others may have taken that by then
         return False
-    if code is Code.QUOTA or not (more or cls.shape.possible):
+    if gate.code is Code.QUOTA or not (ask.more or ask.cls.shape.possible):
         woken.pop(ask, None)
         return False
-    job = turn.state.by_seq[seqs.items[seqs.head]]
-    if job.evicted_in == turn.number:
-        turn.again = True
+    job = _first(turn, ask)
+    evicted = job.evicted_in == turn.number
+    if evicted or job.unstarted:
+        turn.again = turn.again or evicted
         woken.pop(ask, None)
-        _sleep(turn, cls, more, again=True)
-        return False
-    if job.unstarted:
-        woken.pop(ask, None)
-        _sleep(turn, cls, more)
+        _sleep(turn, ask, again=evicted)
         return False
     return True
 
 
-def _entitled(turn: Turn, cls: JobClass, more: bool) -> bool:
-    return entitled(cls, next_charge(turn.state, cls, more))
+def _entitled(turn: Turn, ask: Ask) -> bool:
+    return entitled(ask.cls, next_charge(turn.state, ask))
 
 
-def _place_in_line(cls: JobClass, more: bool) -> tuple[object, ...]:
-    charge = cls.charge
-    ranks = tuple(standing(queue, charge) for queue in reversed(cls.queue.path))
-    return (*ranks, (-cls.priority, more, (cls.short if more else cls.pending).first))
+def _place_in_line(ask: Ask) -> tuple[object, ...]:
+    cls = ask.cls
+    ranks = tuple(standing(queue, cls.charge) for queue in reversed(cls.queue.path))
+    return (*ranks, (-cls.priority, ask.more, ask.seqs.first))
 
 
-def _by_some_means(turn: Turn, cls: JobClass, more: bool) -> bool:
+def _by_some_means(turn: Turn, ask: Ask) -> bool:
     """By the mildest means that works."""
-    job = _first(turn, cls, more)
-    gate = cls.more_gate if more else cls.gate
-    assert gate is not None
-    if gate.code in ROOM and mildly(turn, cls, job, more):
+    gang = _gang(turn, ask)
+    assert ask.gate is not None
+    if ask.gate.code in ROOM and mildly(turn, gang):
         return True
-    rightful, outranks = _entitled(turn, cls, more), _outranks(turn, cls, more)
-    return (rightful or outranks) and stop_others(turn, cls, job, more, rightful=rightful, outranks=outranks)
+    rightful, outranks = _entitled(turn, ask), _outranks(turn, ask)
+    return (rightful or outranks) and stop_others(turn, gang, rightful=rightful, outranks=outranks)
 
 
-def mildly(turn: Turn, cls: JobClass, job: JobState, more: bool) -> bool:
-    """Start the job, or one more of its tasks, where others move or shrink for it."""
-    found = consolidate(turn, cls, job, more) or elastic.shrink(turn, cls, job, more)
+def mildly(turn: Turn, gang: Gang) -> bool:
+    """Give the gang its places where others move or shrink for it."""
+    found = consolidate(turn, gang) or elastic.shrink(turn, gang)
     if found is not None:
         commit(turn, found)
     return found is not None
 
 
-def stop_others(turn: Turn, cls: JobClass, job: JobState, more: bool, *, rightful: bool, outranks: bool) -> bool:
-    """Start the job, or one more of its tasks, in place of others; or where idle GPUs are reserved, if it could stop
-    others and fits there: then nobody is stopped. Where it starts on reserved nodes the reservation is made again."""
-    state = turn.state
-    gang = gang_of(state, cls, job, more=more)
+def stop_others(turn: Turn, gang: Gang, *, rightful: bool, outranks: bool) -> bool:
+    """Give the gang the places of others; or idle ones on reserved GPUs, if it could stop others and fits there: then
+    nobody is stopped. Where it starts on reserved nodes the reservation is made again."""
+    state, job = turn.state, gang.job
     places = _on_reserved(turn, gang)
     found = reclaim(turn, gang, reserved=places is None) if rightful else None
     found = found or (preempt(turn, gang) if outranks else None)
@@ -279,18 +261,18 @@ def _on_reserved(turn: Turn, gang: Gang) -> list[Place] | None:
     state, job, wants = turn.state, gang.job, gang.wants
     if not state.space.reserved or job is state.reserver:
         return None
-    mark, apart = state.mark(), spread(job.queue)
+    mark = state.mark()
     mask = affordable(state, job.cls, wants, state.space.mask(job.cls.shape.selector))
-    places = [place_task(state, job, want, mask, apart) for want in wants]
+    places = place_all(state, job, wants, (mask,), spread(job.queue))
     state.undo(mark)
-    found = sorted(place for place in places if place is not None)
-    allowed = forbidden(job.cls, sum(place.charge for place in found)) is None
-    return found if allowed and len(found) == len(wants) else None
+    if places is None or forbidden(job.cls, sum(place.charge for place in places)) is not None:
+        return None
+    return places
 
 
-def _outranks(turn: Turn, cls: JobClass, more: bool) -> bool:
+def _outranks(turn: Turn, ask: Ask) -> bool:
     """Does something of lower priority run in its queue, and would its limits hold if all of the queue stopped?"""
-    return _may_preempt(cls) and _limit_without_its_queue(turn, cls, more) is None
+    return _may_preempt(ask.cls) and _limit_without_its_queue(turn, ask) is None
 
 
 def _may_preempt(cls: JobClass) -> bool:
@@ -298,6 +280,6 @@ def _may_preempt(cls: JobClass) -> bool:
     return queue.mixed and any(one.priority < cls.priority and one.running for one in queue.classes.values())
 
 
-def _limit_without_its_queue(turn: Turn, cls: JobClass, more: bool) -> tuple[Code, QueueState] | None:
+def _limit_without_its_queue(turn: Turn, ask: Ask) -> tuple[Code, QueueState] | None:
     """What would still forbid the job if all jobs of its queue stopped."""
-    return forbidden(cls, next_charge(turn.state, cls, more) - cls.queue.allocated)
+    return forbidden(ask.cls, next_charge(turn.state, ask) - ask.cls.queue.allocated)

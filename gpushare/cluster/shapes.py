@@ -34,7 +34,6 @@ class Shape:
         "classes",
         "elastic",
         "full",
-        "full_more",
         "groups",
         "key",
         "movable",
@@ -72,10 +71,9 @@ class Shape:
         """What a gang of it costs at least (micro), as its classes know it."""
         self.possible = True
         """Some node could hold it, if empty; what none can does not count as demand."""
-        self.full = False
-        """No room when last tried, and nothing that would help has been freed since."""
-        self.full_more = False
-        """The same for one further task of an elastic job."""
+        self.full: dict[bool, None] = {}
+        """There was no room when last tried, and nothing that would help has been freed since: False is here if that is
+        so for a job that is to start, True for one further task of an elastic job."""
         self.movable = False
         """One of its jobs may be moved, or might."""
         self.classes: dict[JobClass, None] = {}

@@ -158,8 +158,8 @@ def _class(cls: JobClass) -> KeptClass:
         demand=cls.demand,
         selector=shape.selector,
         backfill=shape.backfill,
-        gate=cls.gate,
-        more_gate=cls.more_gate,
+        gate=cls.next.gate,
+        more_gate=cls.more.gate,
     )
 
 
@@ -251,7 +251,7 @@ def _classes(state: State, kept: Snapshot) -> None:
     for one in kept.classes:
         sample = Job("-", one.queue, one.tasks, one.priority, one.preemptible, 0.0, one.selector, True, one.backfill)
         cls = class_of(state, sample, state.queues[one.queue])
-        cls.charge, cls.demand, cls.gate, cls.more_gate = one.charge, one.demand, one.gate, one.more_gate
+        cls.charge, cls.demand, cls.next.gate, cls.more.gate = one.charge, one.demand, one.gate, one.more_gate
         weigh(state, cls.queue)
 
 
@@ -308,4 +308,4 @@ def _note_patience(state: State, job: JobState, more: bool, now: float) -> None:
     """Of the first of each class: the others wait behind it."""
     due = claims_share_from(job, state.policy)
     if due > now:
-        state.patient.setdefault((job.cls, more), due)
+        state.patient.setdefault(job.cls.asks[more], due)

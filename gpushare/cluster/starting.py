@@ -1,7 +1,6 @@
-"""Starting what fits, queue by queue in their order; and what a class that does not fit waits for.
+"""Starting what fits, queue by queue in their order; and what an ask that cannot be met waits for.
 
-A class whose first job cannot start has a gate: the reason. The room itself is listened to by shapes, for all of their
-classes at once.
+Such an ask has a gate: the reason. The room itself is listened to by shapes, for all of their classes at once.
 """
 
 from __future__ import annotations
@@ -9,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpushare.cluster import ageing
-from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.model import Code, Reason
-from gpushare.cluster.order import ABOVE, Order, is_more_open, is_open
+from gpushare.cluster.jobs import Ask, JobClass, JobState
+from gpushare.cluster.model import Code, Place, Reason
+from gpushare.cluster.order import ABOVE, Order, is_open
 from gpushare.cluster.placement import (
-    affordable,
     allowed_nodes,
     forbidden,
     forbidden_reason,
-    more_charge,
+    gang_of,
+    next_charge,
     no_space,
-    place_gang,
+    place_all,
     place_within,
-    take,
     wants_of,
     why_no_room,
 )
@@ -40,16 +38,16 @@ def start(turn: Turn, highest_tier: int) -> None:
         return
     order = Order(watch.leaves, highest_tier)
     root = state.root
-    while (head := order.pop(root)) is not None:
-        cls, more = head
-        if not (is_more_open(cls) if more else is_open(cls)):
+    while (ask := order.pop(root)) is not None:
+        queue = ask.cls.queue
+        if not is_open(ask):
             if all_closed(state):
                 break
-            order.update(cls.queue)  # another queue has had the last room
+            order.update(queue)  # another queue has had the last room
             continue
-        if not attempt(turn, cls, more) and all_closed(state):
+        if not attempt(turn, ask) and all_closed(state):
             break
-        order.update(cls.queue)
+        order.update(queue)
         if not turn.hypothetical:
             state.journal.clear()  # it stands: events are checked before anything is decided
     if highest_tier == ABOVE:
@@ -61,24 +59,77 @@ def start(turn: Turn, highest_tier: int) -> None:
 def all_closed(state: State) -> bool:
     """Is there nothing left to try, in whatever queue?"""
     for shape in state.watch.shapes:
-        if not shape.full or (shape.elastic and not shape.full_more):
+        if False not in shape.full or (shape.elastic and True not in shape.full):
             return False
     classes = state.watch.classes
     while classes:
         cls = next(iter(classes))
-        if (cls.pending and is_open(cls)) or (cls.short and is_more_open(cls)):
+        if any(ask.seqs and is_open(ask) for ask in cls.asks):
             return False
         del classes[cls]
     return True
 
 
-def _close(turn: Turn, cls: JobClass, more: bool, gate: Reason) -> None:
+def attempt(turn: Turn, ask: Ask) -> bool:
+    """Give the first that asks its place, or set the gate."""
+    state, cls, shape = turn.state, ask.cls, ask.cls.shape
+    job, charge = state.by_seq[ask.seqs.first], next_charge(state, ask)
+    broken = forbidden(cls, charge)
+    if broken is not None:
+        _close(turn, ask, forbidden_reason(*broken, charge))
+        return False
+    if ask.more not in shape.full:
+        if _start(turn, ask, job):
+            return True
+        if shape.by_bytes and _for_others(state, ask, job):
+            state.journal.set(ask, "priced", True)
+        else:
+            state.journal.put(shape.full, ask.more, None)
+        state.journal.put(state.watch.crowded, shape, None)
+    _close(turn, ask, no_space(state, shape) if ask.more else why_no_room(state, cls, job))
+    return False
+
+
+def _start(turn: Turn, ask: Ask, job: JobState) -> bool:
+    """Where there is room now: on the largest size that fits, or one more task of the size that the job has."""
+    state, cls, more = turn.state, ask.cls, ask.more
+    mask, apart, rungs = allowed_nodes(state, job, backfill=not more), spread(cls.queue), cls.shape.rungs
+    for rung in (job.rung,) if more else range(rungs):
+        if rungs > 1 and not more and forbidden(cls, cls.shape.least_charge(state.space, rung)) is not None:
+            continue
+        places = place_within(state, job, wants_of(job, rung, more), mask, apart)
+        if places is not None:
+            if more:
+                turn.extend(job, places, THERE_IS_ROOM)
+            else:
+                reserved = state.space.reserved
+                backfill = bool(reserved) and touches(state, places, reserved) and job is not state.reserver
+                turn.begin(job, places, rung, THERE_IS_ROOM, backfill)
+            return True
+    return False
+
+
+def _for_others(state: State, ask: Ask, job: JobState) -> bool:
+    """Is there room for others of the shape, whose queues may pay more for it?"""
+    mark, mask = state.mark(), allowed_nodes(state, job, backfill=not ask.more)
+    wants = gang_of(state, job, more=ask.more).wants
+    found = place_all(state, job, wants, (mask,), spread(ask.cls.queue)) is not None
+    state.undo(mark)
+    return found
+
+
+def touches(state: State, places: Iterable[Place], nodes: int) -> bool:
+    """Is one of the places on one of these nodes?"""
+    return any(nodes >> state.space.by_name[place.node].number & 1 for place in places)
+
+
+def _close(turn: Turn, ask: Ask, gate: Reason) -> None:
     state = turn.state
-    state.set_gate(cls, more, gate)
-    state.watch.sleep((cls, more), keys_of_place(state, cls, gate))
-    state.watch.woken[cls, more] = None
-    if not more and state.policy.reserve_after is not None:
-        due = state.by_seq[cls.pending.first].since + state.policy.reserve_after
+    state.journal.set(ask, "gate", gate)
+    state.watch.sleep(ask, keys_of_place(state, ask.cls, gate))
+    state.watch.woken[ask] = None
+    if not ask.more and state.policy.reserve_after is not None:
+        due = state.by_seq[ask.seqs.first].since + state.policy.reserve_after
         if due < state.reserve_at:
             state.journal.set(state, "reserve_at", due)
 
@@ -94,77 +145,6 @@ def keys_of_place(state: State, cls: JobClass, gate: Reason) -> tuple[Key, ...]:
     return ()
 
 
-def attempt(turn: Turn, cls: JobClass, more: bool) -> bool:
-    """Start the class's next job, or set its gate."""
-    state, shape = turn.state, cls.shape
-    if more:
-        return _attempt_more(turn, cls)
-    broken = forbidden(cls, cls.charge)
-    if broken is not None:
-        _close(turn, cls, False, forbidden_reason(*broken, cls.charge))
-        return False
-    job = state.by_seq[cls.pending.first]
-    if not shape.full:
-        mask = allowed_nodes(state, job, backfill=True)
-        apart = spread(cls.queue)
-        for rung in range(shape.rungs):
-            if shape.rungs > 1 and forbidden(cls, shape.least_charge(state.space, rung)) is not None:
-                continue
-            places = place_within(state, job, rung, mask, apart)
-            if places is not None:
-                reserved = state.space.reserved
-                backfill = bool(reserved) and touches(state, places, reserved) and job is not state.reserver
-                turn.begin(job, places, rung, THERE_IS_ROOM, backfill)
-                return True
-        if shape.by_bytes and _for_others(state, cls, job, mask):
-            state.journal.set(cls, "priced", True)
-        else:
-            state.journal.set(shape, "full", True)
-        state.journal.put(state.watch.crowded, shape, None)
-    _close(turn, cls, False, why_no_room(state, cls, job))
-    return False
-
-
-def _for_others(state: State, cls: JobClass, job: JobState, mask: int) -> bool:
-    """Is there room for others of the shape, whose queues may pay more for it?"""
-    mark = state.mark()
-    found = place_gang(state, job, cls.shape.rungs - 1, (mask,), spread(cls.queue)) is not None
-    state.undo(mark)
-    return found
-
-
-def touches(state: State, places: Iterable[object], nodes: int) -> bool:
-    """Is one of the places on one of these nodes?"""
-    return any(nodes >> state.space.by_name[place.node].number & 1 for place in places)  # type: ignore[attr-defined]
-
-
-def _attempt_more(turn: Turn, cls: JobClass) -> bool:
-    """One more task for the first elastic job of the class that has not all."""
-    state, shape = turn.state, cls.shape
-    job = state.by_seq[cls.short.first]
-    wants = wants_of(job, job.rung, True)
-    charge = more_charge(state, cls, wants)
-    broken = forbidden(cls, charge)
-    if broken is None and not shape.full_more and wants:
-        mask, apart = affordable(state, cls, wants, allowed_nodes(state, job)), spread(cls.queue)
-        want = wants[0]
-        found = state.space.find(want.need, mask, apart)
-        if found is not None:
-            place = take(state, job, want, *found)
-            turn.extend(job, [place], THERE_IS_ROOM)
-            return True
-        if shape.by_bytes and state.space.find(want.need, allowed_nodes(state, job), apart) is not None:
-            state.journal.set(cls, "more_priced", True)
-        else:
-            state.journal.set(shape, "full_more", True)
-        state.journal.put(state.watch.crowded, shape, None)
-    if broken is not None:
-        _close(turn, cls, True, forbidden_reason(*broken, charge))
-    else:
-        _close(turn, cls, True, no_space(state, shape))
-    return False
-
-
 def start_reserved(turn: Turn) -> bool:
     """The holder of the reservation comes first on its nodes, backfilling jobs or not."""
     state = turn.state
@@ -176,8 +156,8 @@ def start_reserved(turn: Turn) -> bool:
         return False
     mask = state.space.mask(cls.shape.selector)
     for rung in range(cls.shape.rungs):
-        places = place_within(state, job, rung, mask, spread(cls.queue))
-        if isinstance(places, list):
+        places = place_within(state, job, wants_of(job, rung, False), mask, spread(cls.queue))
+        if places is not None:
             turn.begin(job, places, rung, THERE_IS_ROOM)
             ageing.release(turn)
             return True

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpushare.cluster.jobs import NO_PLACES, JobClass, JobState
+from gpushare.cluster.jobs import NO_PLACES, Ask, JobClass, JobState
 from gpushare.cluster.journal import Journal
 from gpushare.cluster.lists import Key, SeqList
 from gpushare.cluster.nouns import Place, Policy, Queue
 from gpushare.cluster.queues import QueueState, divide_shares
-from gpushare.cluster.reasons import Reason
 from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import FOREVER, Space
-from gpushare.cluster.watch import Ask, Watch
+from gpushare.cluster.watch import Watch
 
 if TYPE_CHECKING:
     from gpushare.cluster.holes import Holes
@@ -224,20 +223,13 @@ class State:
         seqs.remove(seq)
         self.journal.entries.append((seqs.add, seq))
 
-    def set_gate(self, cls: JobClass, more: bool, gate: Reason) -> None:
-        """Why the class's first waiting job, or (more) the next task of an elastic one, cannot start."""
-        self.journal.set(cls, "more_gate" if more else "gate", gate)
-
     def open(self, cls: JobClass) -> None:
         """It must be tried again."""
-        if cls.gate is not None:
-            self.journal.set(cls, "gate", None)
-        if cls.priced:
-            self.journal.set(cls, "priced", False)
-        if cls.more_priced:
-            self.journal.set(cls, "more_priced", False)
-        if cls.more_gate is not None:
-            self.journal.set(cls, "more_gate", None)
+        for ask in cls.asks:
+            if ask.gate is not None:
+                self.journal.set(ask, "gate", None)
+            if ask.priced:
+                self.journal.set(ask, "priced", False)
         if cls.pending or cls.short:
             self.to_try(cls)
 

@@ -16,7 +16,8 @@ from gpushare.cluster.state import State
 def job(one: JobState) -> JobView:
     state = "pending" if not one.places else "starting" if len(one.unstarted) == len(one.places) else "running"
     parked = one.until > -FOREVER
-    reason = one.cls.gate if not one.places and not parked and one.cls.gate is not None else one.reason
+    gate = one.cls.next.gate
+    reason = gate if not one.places and not parked and gate is not None else one.reason
     return JobView(
         one.job,
         state,  # type: ignore[arg-type]
@@ -301,7 +302,7 @@ def _validate_jobs(state: State) -> None:
             assert seqs[seq] == "running"
         assert cls.parked == sum(state.by_seq[seq].cls is cls for seq in state.parked), f"{cls.key}: parked"
         assert (cls in state.tall) == bool(cls.tall), "classes that can go down"
-        assert not len(cls.pending) or cls.gate is not None, "a class waits and does not know why"
+        assert not len(cls.pending) or cls.next.gate is not None, "a class waits and does not know why"
     for seq in state.parked:
         one = state.by_seq[seq]
         assert seq not in seqs and not one.places and not one.demand and one.until > -FOREVER, f"{one.job.id}: parked"
@@ -350,7 +351,7 @@ def dump(state: State) -> dict[str, Any]:
         "leaving": sorted((key, sorted(map(tuple, places))) for key, places in state.leaving.items()),
         "reserved": (state.reserver.job.id if state.reserver else None, state.space.reserved),
         "gates": sorted(
-            (repr(cls.key), repr(cls.gate.code if cls.gate else None))
+            (repr(cls.key), repr(cls.next.gate.code if cls.next.gate else None))
             for cls in state.classes.values()
             if len(cls.pending)
         ),

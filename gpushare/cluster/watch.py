@@ -1,7 +1,6 @@
 """What each blocked class waits for.
 
-An *ask* is a class and whether it is about its next job (False) or about one more task of an elastic job (True). An
-ask that cannot be met keeps the keys of what could change that:
+An Ask (jobs.py) that cannot be met keeps the keys of what could change that:
 
     LIMIT queue    something is given back below the queue, or its limit or quota is another
     QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
@@ -12,7 +11,7 @@ ask that cannot be met keeps the keys of what could change that:
 
 Room is not a key: `crowded` lists the shapes that wait for it, for all of their classes at once. They are looked at
 when something is freed on their nodes, or others could be moved. Two memories of failures are kept elsewhere: a shape's
-`full` and a class's gate say that there was no place, and `failed` (holes.py) that moves made none, at one version of
+`full` and an ask's gate say that there was no place, and `failed` (holes.py) that moves made none, at one version of
 the state.
 
 Changes of the ledger are noted as news (`freed`, `dropped`, `changed`, `loose`). news.py publishes them: each key has
@@ -33,11 +32,9 @@ from gpushare.cluster.journal import Journal
 from gpushare.cluster.space import NodeState
 
 if TYPE_CHECKING:
-    from gpushare.cluster.jobs import JobClass
+    from gpushare.cluster.jobs import Ask, JobClass
     from gpushare.cluster.queues import QueueState
     from gpushare.cluster.shapes import Shape
-
-Ask = tuple["JobClass", bool]
 
 Freed = tuple[NodeState, tuple[int, ...]]
 """A node, and what was free of its GPUs."""

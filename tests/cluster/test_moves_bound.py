@@ -64,7 +64,7 @@ def judged(allocator: Allocator) -> list[tuple[bool, bool]]:
             continue
         turn, mark = Turn(state, allocator.now, hypothetical=True), state.mark()
         job = state.by_seq[waiting[0].pending.first]
-        gang = gang_of(state, waiting[0], job, more=False)
+        gang = gang_of(state, job, more=False)
         spared, whole = Moving(turn, gang), Whole(turn, gang)
         allowed = could_move(state, shape) and whole.could_suffice()
         answers = []
