@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from gpushare.cluster.space import Need, NodeState
+from gpushare.cluster.space import Need, NodeState, parts_of
 from gpushare.cluster.state import State
 
 
@@ -83,13 +83,6 @@ def each_gpu(need: Need, free: Sequence[int]) -> Sequence[int | None]:
 
 def fit(node: NodeState, free: Sequence[int], need: Need, gpu: int | None) -> tuple[int, ...]:
     """GPUs of the node for one task where so much is free, or that very one; none if it does not fit."""
-    amount = need.on(node.memory)
-    if amount > node.memory:
-        return ()
-    if gpu is not None:
-        return (gpu,) if free[gpu] >= amount else ()
-    fitting = [(left, gpu) for gpu, left in enumerate(free) if left >= amount]
-    if len(fitting) < need.gpus:
-        return ()
-    fitting.sort()
-    return tuple(sorted([gpu for _, gpu in fitting[: need.gpus]]))
+    if gpu is None:
+        return parts_of(node, free, need) or ()
+    return (gpu,) if need.on(node.memory) <= min(free[gpu], node.memory) else ()

@@ -4,7 +4,6 @@
     SHRINK        it goes down its ladder where it is       jobs that moved or grew in this cycle
     MOVE          it goes on elsewhere, and loses nothing   jobs that are not movable
     STOP          it waits again
-    GIVE_WAY      a backfilling job leaves reserved nodes
 
 All of them are forbidden to jobs that have not started yet, and all but SHRINK to jobs that are not preemptible, are
 within their minimum run time, were given a place in this cycle, or are refused by their engine. Searches, checks and
@@ -56,7 +55,6 @@ class How(IntEnum):
     SHRINK = 1
     MOVE = 2
     STOP = 3
-    GIVE_WAY = 4
 
 
 class Barrier(StrEnum):

@@ -21,7 +21,7 @@ A node may be closed: cordoned, unknown, or at rest after failed starts. What ru
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -323,7 +323,7 @@ class Space:
         """Parts of several GPUs: every node that may have them is looked at."""
         best: tuple[int, int, int] | None = None
         for node in self.among(mask & self._may_hold_parts(need)):
-            gpus = parts_of(node, need)
+            gpus = parts_of(node, node.free, need)
             if gpus is not None:
                 fresh = sum(node.free[gpu] == node.memory for gpu in gpus)
                 over = sum(node.free[gpu] for gpu in gpus)
@@ -333,7 +333,7 @@ class Space:
         if best is None:
             return None
         node = self.nodes[best[2]]
-        gpus = parts_of(node, need)
+        gpus = parts_of(node, node.free, need)
         assert gpus is not None
         return node, gpus
 
@@ -349,7 +349,7 @@ class Space:
         """Is there a place for one such task? As find() tells, without looking for the best."""
         if need.whole or need.gpus <= 1:
             return self.find(need, mask) is not None
-        return any(parts_of(node, need) is not None for node in self.among(mask & self._may_hold_parts(need)))
+        return any(fit_on(node, need) is not None for node in self.among(mask & self._may_hold_parts(need)))
 
     def with_shared(self) -> int:
         """Nodes that have a GPU in part free."""
@@ -426,10 +426,11 @@ def whole_of(node: NodeState, count: int) -> tuple[int, ...]:
     return tuple([gpu for gpu, left in enumerate(free) if left == memory][:count])
 
 
-def parts_of(node: NodeState, need: Need) -> tuple[int, ...] | None:
-    """The GPUs of a node on which so much is left, those with the least left over first; None if too few."""
+def parts_of(node: NodeState, free: Sequence[int], need: Need) -> tuple[int, ...] | None:
+    """The GPUs of a node on which so much is left when so much is free, those with the least left over; None if too
+    few."""
     amount = need.on(node.memory)
-    fitting = [(left, gpu) for gpu, left in enumerate(node.free) if left >= amount]
+    fitting = [(left, gpu) for gpu, left in enumerate(free) if left >= amount]
     if len(fitting) < need.gpus or amount > node.memory:
         return None
     return tuple(sorted([gpu for _, gpu in sorted(fitting)[: need.gpus]]))
@@ -441,7 +442,7 @@ def fit_on(node: NodeState, need: Need) -> tuple[int, ...] | None:
         return ()
     if need.whole:
         return whole_of(node, need.gpus) if node.whole >= need.gpus else None
-    return parts_of(node, need)
+    return parts_of(node, node.free, need)
 
 
 __all__ = ["BROKEN", "Need", "NodeState", "Space", "bytes_of_share", "fit_on", "lowest"]

@@ -48,10 +48,10 @@ from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import harmless, holds
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import BANDS, How, claims_share_from
+from gpushare.cluster.rules import BANDS, claims_share_from
 from gpushare.cluster.search import Search, Way
 from gpushare.cluster.singles import singles
-from gpushare.cluster.turn import Turn, allows
+from gpushare.cluster.turn import Turn
 from gpushare.cluster.widening import MOST, small_enough
 
 FEW = 4096
@@ -127,9 +127,7 @@ class Stopping(Search):
         if only is None:
             return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently, narrowed=one.narrowed)
         price = Price(turn, most, self.gang.charge)
-        return line_among(
-            price, one.queue, one.classes, lambda job: job.seq in only and allows(turn, job, How.GIVE_WAY)
-        )
+        return line_among(price, one.queue, one.classes, lambda job: job.seq in only and price.may_go(job))
 
     def victims(self) -> Iterator[JobState]:
         return self.order.jobs()
