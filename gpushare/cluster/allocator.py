@@ -16,7 +16,7 @@ This file has what others call. What decides, in the order in which a decision n
         elastic.py     others shrink; they grow back
         victims.py     others are stopped, by reclaim or preemption
                        candidates.py, lines.py: which may be, in which order      holders.py: where they are
-                       singles.py: one that is enough    floors.py, proof.py: how few there must be, the check
+                       singles.py: one that is enough    proof.py: the check
         clearing.py    the cheapest way to make room for one task on one node
         widening.py    fewer to stop and to move, where the first answer may be too many           overlay.py
     ageing.py      reservations for jobs that have waited too long

@@ -6,7 +6,6 @@
     clearing.py     the cheapest way to make room for one task on one node
     singles.py      one victim that is enough
     search.py       nodes for all tasks of the gang; what is not needed is put back; fewer, if the search is widened
-    floors.py       what nobody can do with less than
     proof.py        the final set once more; why it ends
 
 What is tried, each for all stages before the next:
@@ -29,7 +28,6 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from gpushare.cluster import floors
 from gpushare.cluster.candidates import (
     Bounds,
     Candidate,
@@ -232,9 +230,9 @@ class Stopping(Search):
 
     def _improved(self, mark: tuple[int, int, int, int]) -> bool:
         found = self.answer()
-        if found.size[0] > floors.tasks(self._classes(), self.missing) and self._has_steps():
-            return self.widen(mark, found)
-        return True
+        largest = max(-(-max(cls.demand, cls.charge) // max(1, cls.shape.tasks)) for cls in self._classes())
+        floor = max(1, -(-self.missing // max(1, largest)))  # nobody can do with fewer tasks
+        return self.widen(mark, found) if found.size[0] > floor and self._has_steps() else True
 
     def _moving(self, stages: list[Stage]) -> bool:
         """Stops and moves make the room together."""

@@ -35,7 +35,6 @@ PARTS = {
         "clearing",
         "decide",
         "elastic",
-        "floors",
         "holders",
         "holes",
         "lines",

@@ -43,7 +43,6 @@ CLUSTER = [
     "elastic",
     "events",
     "explain",
-    "floors",
     "holders",
     "holes",
     "jobs",
