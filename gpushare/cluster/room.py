@@ -57,8 +57,6 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
         _, _, ask = heappop(heap)
         if not _waits(turn, ask):
             continue
-        if success and _has_room(turn, ask):
-            continue  # others that went have left it: it starts in the next round
         by_moves = watch.woken.pop(ask, None) is BY_MOVES
         if _move_for(turn, ask) if by_moves else _make_room_for(turn, ask):
             success = True
@@ -89,15 +87,12 @@ def _lacks_room(turn: Turn, ask: Ask) -> bool:
 
 def _make_room_for(turn: Turn, ask: Ask) -> bool:
     """For the first that asks; else the ask waits for what could help."""
-    turn.spent = again = False
-    if ask.more or _has_means(turn, ask):
-        before, turn.again = turn.again, False
-        made = _by_some_means(turn, ask)
-        again, turn.again = turn.again, turn.again or before
-        if made:
-            return True
-    _sleep(turn, ask, again=again)
-    return False
+    before, turn.again, turn.spent = turn.again, False, False
+    made = _by_some_means(turn, ask)
+    again, turn.again = turn.again, turn.again or before
+    if not made:
+        _sleep(turn, ask, again=again)
+    return made
 
 
 def _move_for(turn: Turn, ask: Ask) -> bool:
@@ -150,29 +145,6 @@ def _wake_for_moves(turn: Turn) -> None:
                 for cls in shape.classes:
                     for ask in cls.asks:
                         watch.woken.setdefault(ask, BY_MOVES)
-
-
-def _has_room(turn: Turn, ask: Ask) -> bool:
-    """Is there a place now for the first that asks, and does no limit forbid it? Of gangs nobody can say so quickly."""
-    cls, gate, state = ask.cls, ask.gate, turn.state
-    if gate is None or state.space.capacity == state.root.allocated or (cls.shape.tasks > 1 and not ask.more):
-        return False
-    if gate.code in BY_LIMIT:
-        if forbidden(cls, next_charge(state, ask)) is not None:
-            return False
-    elif gate.code not in ROOM:
-        return False
-    gang = _gang(turn, ask)
-    if len(gang.wants) != 1:
-        return False
-    return state.space.find(gang.wants[0].need, allowed_nodes(state, gang.job, backfill=not ask.more)) is not None
-
-
-def _has_means(turn: Turn, ask: Ask) -> bool:
-    """A quick look at make_room_for(): False only if none of its means can bring anything."""
-    if turn.state.tall or _free(turn) >= ask.cls.charge:
-        return True
-    return _entitled(turn, ask) or _outranks(turn, ask)
 
 
 def _first(turn: Turn, ask: Ask) -> JobState:
