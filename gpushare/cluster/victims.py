@@ -44,7 +44,6 @@ from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import harmless, holds
-from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import BANDS, claims_share_from
 from gpushare.cluster.search import Search, Way
@@ -172,8 +171,6 @@ class Stopping(Search):
     def _evicting(self, stages: list[Stage]) -> bool:
         """Stops alone make the room."""
         self._allow(stages[-1], ENDLESS)
-        if len(stages) > 1 and self._too_little():
-            return False
         few = sum(len(cls.running) for _, cls in self.classes()) <= FEW
         if few and not self._surely() and not self.holders.could_suffice(self.wants):
             return False
@@ -183,7 +180,7 @@ class Stopping(Search):
                 if not self.holders.could_suffice(self.wants):
                     return False
             self._allow(stage, ENDLESS)
-            if (self._surely() or not self._too_little()) and self._evicting_cheaply(stage):
+            if self._evicting_cheaply(stage):
                 return True
         return False
 
@@ -242,7 +239,7 @@ class Stopping(Search):
         for stage in stages:
             for most in (BANDS[0], ENDLESS):
                 self._allow(stage, most)
-                if not self._too_little(moving=True) and self._has_steps() and self.widen(mark, None, MOST + 1):
+                if self._has_steps() and self.widen(mark, None, MOST + 1):
                     return True
         return False
 
@@ -264,30 +261,6 @@ class Stopping(Search):
         if len(self.wants) > 1 or len(self.candidates) > 1 or len(self.candidates[0].classes) > 1:
             return False
         return self.state.by_seq[self.candidates[0].classes[0].running.first[2]].charge >= self.charge
-
-    def _too_little(self, *, moving: bool = False) -> bool:
-        """By sums alone: all that could be taken up to a stage is not enough for the job, its limits or its node."""
-        state, charge = self.state, self.charge
-        needed = charge - (state.space.capacity - state.root.allocated)
-        for queue in self.job.queue.path:
-            if queue.cap is not None:
-                needed = max(needed, queue.allocated + charge - queue.cap)
-        need = self.wants[0].need
-        if len(self.wants) == 1 and need.whole and not moving:
-            needed = max(needed, (need.gpus - state.space.largest(self.mask)) * MICRO)
-        got = 0
-        for one in self.candidates:
-            if got >= needed:
-                return False
-            total = most = 0
-            for cls in one.classes:
-                if (one.group, cls.priority) <= self.reach.stage:
-                    charged = max(cls.demand, cls.charge, state.by_seq[cls.running.first[2]].charge)
-                    total, most = total + len(cls.running) * charged, max(most, charged)
-            room = self.bounds.room(one.queue)
-            if room > 0:
-                got += min(total, room + most - 1)
-        return got < needed
 
     def holds(self) -> bool:
         if not self.taken and not self.moved:
