@@ -29,7 +29,7 @@ from gpushare.cluster.search import commit, give
 from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place, touches
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
-from gpushare.cluster.watch import ANY, BY_MOVES, FREED, NEXT, OVER, About, Key
+from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Key
 
 
 def make_room(turn: Turn, *, rightful: bool) -> bool:
@@ -57,8 +57,8 @@ def make_room(turn: Turn, *, rightful: bool) -> bool:
         _, _, ask = heappop(heap)
         if not _waits(turn, ask):
             continue
-        by_moves = watch.woken.pop(ask, None) is BY_MOVES
-        if _move_for(turn, ask) if by_moves else _make_room_for(turn, ask):
+        watch.woken.pop(ask, None)
+        if _make_room_for(turn, ask):
             success = True
             settle(turn)
             watch.woken[ask] = None
@@ -93,20 +93,6 @@ def _make_room_for(turn: Turn, ask: Ask) -> bool:
     if not made:
         _sleep(turn, ask, again=again)
     return made
-
-
-def _move_for(turn: Turn, ask: Ask) -> bool:
-    """The same by moves alone: whatever else could help was tried, and is still listened to."""
-    if ask.gate is None or ask.gate.code not in ROOM:
-        return False
-    turn.spent = False
-    found = consolidate(turn, _gang(turn, ask))
-    if found is not None:
-        commit(turn, found)
-    elif turn.spent:
-        watch = turn.state.watch
-        watch.sleep(ask, (*(key for key in watch.keys.get(ask, ()) if key != ANY), ANY))
-    return found is not None
 
 
 def _sleep(turn: Turn, ask: Ask, *, again: bool = False) -> None:
@@ -144,7 +130,7 @@ def _wake_for_moves(turn: Turn) -> None:
             if (shape.elastic or shape.cheapest <= free) and could_move(state, shape):
                 for cls in shape.classes:
                     for ask in cls.asks:
-                        watch.woken.setdefault(ask, BY_MOVES)
+                        watch.woken[ask] = None
 
 
 def _first(turn: Turn, ask: Ask) -> JobState:

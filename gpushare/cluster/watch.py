@@ -61,9 +61,6 @@ NEXT = Key(About.NEXT)
 ANY = Key(About.ANY)
 
 
-BY_MOVES = "by moves"
-
-
 class Watch:
     __slots__ = (
         "changed",
@@ -95,8 +92,8 @@ class Watch:
         """Leaves with one of these:"""
         self.classes: dict[JobClass, None] = {}
         self.shapes: dict[Shape, None] = {}
-        self.woken: dict[Ask, str | None] = {}
-        """For these room may be made; or BY_MOVES alone."""
+        self.woken: dict[Ask, None] = {}
+        """For these room may be made."""
         # News:
         self.freed: list[Freed] = []
         """Nodes of which something was given back, and what was free on them before."""
