@@ -250,7 +250,7 @@ def _how_it_ended(outcome: Outcome) -> str:
 
 
 def _why_stopped(killed: Killed, after: str = "") -> str:
-    if killed["code"] == "breach":
+    if killed["code"] in ("breach", "suspend_stuck"):
         return f"stopped{after}: {killed['reason']}"
     owner = exit_message.owner(killed)
     owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])

@@ -43,6 +43,8 @@ WIDE = [
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
 ]
+ENDINGS = {"breach": "over limit", "suspend_stuck": "stuck"}
+"""In short, of jobs that the daemon killed for another reason than a claim."""
 ENDED = [Column("ID", spare=4), Column("ENDED"), Column("WHY", shrink=True)]
 """With --all: for ended jobs."""
 COMPUTING = Column("GPU%", right=True, spare=8)
@@ -217,6 +219,8 @@ def _why(outcome: Outcome) -> str:
         return "-"
     if killed["code"] == "breach":
         return f"used {format_bytes(killed['usage'])}"
+    if killed["code"] == "suspend_stuck":
+        return "could not be brought back"
     return f"{format_bytes(killed['asked'])} owed to {owner(killed)}"
 
 
@@ -225,7 +229,7 @@ def _ending(outcome: Outcome) -> str:
     if not outcome.get("seen", True):
         return "not seen"
     if outcome["killed"] is not None:
-        return "over limit" if outcome["killed"]["code"] == "breach" else "reclaimed"
+        return ENDINGS.get(outcome["killed"]["code"], "reclaimed")
     if outcome["signal"] is not None:
         with contextlib.suppress(ValueError):
             return signal.Signals(outcome["signal"]).name

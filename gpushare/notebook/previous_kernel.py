@@ -46,6 +46,8 @@ def ending(job: Job) -> str | None:
     when = time.strftime("%H:%M" if today else "%H:%M on %Y-%m-%d", time.localtime(killed["time"]))
     if killed["code"] == "breach":
         why = f"it used {format_bytes(killed['usage'])}, more than its limit"
+    elif killed["code"] == "suspend_stuck":
+        why = "it could not be brought back after a suspension"
     else:
         why = f"{format_bytes(killed['asked'])} owed to {owner(killed)}"
     return render(

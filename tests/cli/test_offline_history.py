@@ -113,6 +113,7 @@ def test_only_with_a(gpushare, history):
     ("change", "state", "why"),
     [
         ({"killed": {**KILLED, "code": "breach"}}, "over limit", "used 4.0 GiB"),
+        ({"killed": {**KILLED, "code": "suspend_stuck"}}, "stuck", "could not be brought back"),
         ({"killed": {**KILLED, "owner": None, "owner_user": None}}, "reclaimed", "1.0 GiB owed to its owner"),
         ({"killed": None, "signal": None, "exit_code": 3}, "exit 3", "-"),
         ({"killed": None, "ended": None}, "SIGKILL", "-"),
@@ -126,6 +127,7 @@ def test_how_a_job_ended(gpushare, history, change, state, why):
     assert (row[11] == "-") == (change.get("ended", 1) is None)
     assert (row[4] == "-") == (state == "not seen")
     told = gpushare("explain", "night")[1]
+    assert (" owed to " in told) == (state == "reclaimed")
     assert ("its end was not seen" in told) == (state == "not seen")
     assert (", at 1970-01-01 " in told) == (change.get("ended", 1) is not None and state != "not seen")
 

@@ -194,6 +194,7 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 BREACH = {"reclaimed": True, "outcome": {"killed": {"code": "breach"}}}
+STUCK = {"reclaimed": True, "outcome": {"killed": {"code": "suspend_stuck"}}}
 
 
 @pytest.mark.parametrize(
@@ -213,6 +214,7 @@ BREACH = {"reclaimed": True, "outcome": {"killed": {"code": "breach"}}}
             ("reclaimed", -9, "stopped to return borrowed memory", False),
         ),
         ({"report": BREACH}, ("done", -9, "it used more than its limit", False)),
+        ({"report": STUCK}, ("reclaimed", -9, "it could not be brought back after a suspension", False)),
         ({"refused": {"message": "cannot", "node": True}}, ("failed", None, "cannot", True)),
         ({"refused": {"message": "cannot", "exit": 125}}, ("failed", 125, "cannot", False)),
         ({"refused": {"message": "not found", "exit": 127}}, ("done", 127, "not found", False)),

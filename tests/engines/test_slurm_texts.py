@@ -186,6 +186,7 @@ def test_a_job_that_was_stopped_says_for_whom() -> None:
     words = "stopped on n0 to return 2.0 GiB of borrowed memory to train (ada)"
     assert stopped.reason_of(killed, "n0") == words
     assert "more memory than its limit" in stopped.reason_of({**killed, "code": "breach"}, "n0")
+    assert "could not be brought back" in stopped.reason_of({**killed, "code": "suspend_stuck"}, "n0")
 
 
 # ---- marks -------------------------------------------------------------------------------------------

@@ -67,3 +67,14 @@ def test_who_waits_for_what_who_holds_it_and_what_would_end_the_wait(node: Node)
     assert "ended after" in queued
     assert "exit 0" in queued
     assert b.end() == 0
+
+
+def test_what_a_job_could_get_now_has_the_credit_that_it_has_and_does_not_use(node: Node) -> None:
+    a = node.puppet("train", "--request", "2Gi", "--limit", "14Gi")
+    a.alloc(10 * GIB)
+    a.do("free all")
+    most = node.job("train")["gpus"][0]
+    assert most["grantable"] >= 10 * GIB and "could get 1" in node.gpushare("explain", "train").stdout
+    a.alloc(most["grantable"] // GIB * GIB)
+    assert node.job("train")["gpus"][0]["grantable"] < GIB
+    assert a.end() == 0

@@ -126,7 +126,8 @@ class Views:
         if len(shares) == 1:
             record.totals.note_peak(gpu.id, self.shell.credit.peak(shares[0]))
         published = core.published(gpu.id, [share.process for share in shares])
-        grantable = max((one.grantable for one in published.values()), default=0)
+        own = {share.process: 0 if share.parked else max(0, share.credit - used[share.process]) for share in shares}
+        grantable = 0 if gpu.health.lost else max((published[one].grantable + own[one] for one in published), default=0)
         if not shares:
             free = max(0, gpu.free) + core.revocable_on(gpu)
             grantable = 0 if gpu.health.lost else min(bounds.limit, max(bounds.request, free))

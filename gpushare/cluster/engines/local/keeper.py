@@ -59,6 +59,11 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 NOT_STARTED = 125
 ROOM = 4096
 """Bytes for an end."""
+WHY_KILLED = {
+    "breach": "it used more than its limit",
+    "suspend_stuck": "it could not be brought back after a suspension",
+}
+"""By the daemon, for another reason than a claim."""
 MOST_WHY = 1000
 """Characters."""
 
@@ -467,9 +472,9 @@ class Keeper:
             kind = "done" if refused.get("exit") in (126, 127) else "failed"
             self._end(kind, refused.get("exit"), str(refused["message"]), node=bool(refused.get("node")))
         elif report.get("reclaimed"):
-            breach = ((report.get("outcome") or {}).get("killed") or {}).get("code") == "breach"
-            words = "it used more than its limit" if breach else "stopped to return borrowed memory"
-            self._end("done" if breach else "reclaimed", -signal.SIGKILL, words)
+            code = ((report.get("outcome") or {}).get("killed") or {}).get("code")
+            words = WHY_KILLED.get(str(code), "stopped to return borrowed memory")
+            self._end("done" if code == "breach" else "reclaimed", -signal.SIGKILL, words)
         elif code is None:
             self._end("lost", None, "it was killed together with its keeper")
         else:

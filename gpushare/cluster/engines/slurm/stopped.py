@@ -35,12 +35,14 @@ TRIES = 5
 PAUSE = 1.0
 """Seconds between two of them: the controller may be away, or still busy with the end of the job."""
 WRITE_WITHIN = 5.0
-BREACH = "breach"
+BREACH, STUCK = "breach", "suspend_stuck"
 
 
 def reason_of(killed: Killed, node: str) -> str:
     if killed["code"] == BREACH:
         return f"stopped on {node}: it used more memory than its limit"
+    if killed["code"] == STUCK:
+        return f"stopped on {node}: it could not be brought back after a suspension"
     return f"stopped on {node} to return {format_bytes(killed['loan'])} of borrowed memory to {owner(killed)}"
 
 
