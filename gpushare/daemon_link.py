@@ -223,10 +223,11 @@ class Link:
         now = time.monotonic()
         self._away_since = self._away_since or now
         if now - self._away_since >= AWAY:
-            log = "journalctl -u gpushared" if self.node.starter is None else str(self.node.runtime.log)
+            log = self.node.runtime.log  # the system's daemon has none: systemd keeps it
+            where = str(log) if self.node.starter is not None or log.exists() else "journalctl -u gpushared"
             self._say_once(
                 f"{error.message}, for {AWAY:g} s now: the program keeps the memory that it has and gets no more;"
-                f" the log: {log}",
+                f" the log: {where}",
                 level=0,
             )
 

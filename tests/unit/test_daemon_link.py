@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ class Absent:
     """A node whose daemon does not answer, and cannot be started again."""
 
     starter = None
-    runtime = SimpleNamespace(log="daemon.log")
+    runtime = SimpleNamespace(log=Path("/nowhere/daemon.log"))
 
     def __init__(self) -> None:
         self.asked: list[float] = []
@@ -86,6 +87,14 @@ def test_that_it_is_away_for_long_is_said_once_with_its_log(clock, said) -> None
     assert level == 0
     assert "keeps the memory that it has" in text
     assert "journalctl -u gpushared" in text
+
+
+def test_a_daemon_that_a_setting_names_has_its_log_beside_its_socket(clock, said, tmp_path) -> None:
+    node = Absent()
+    node.runtime = SimpleNamespace(log=tmp_path / "daemon.log")
+    node.runtime.log.touch()
+    until(linked(node, said), clock, 200.0)
+    assert f"the log: {tmp_path}/daemon.log" in said[0][1]
 
 
 def test_a_daemon_that_cannot_be_started_again_is_said_even_without_v(clock, said) -> None:
