@@ -304,3 +304,22 @@ def test_one_whose_suspender_is_killed_before_it_asks_the_driver_is_suspended_by
     assert b.end() == 0
     assert a.do("filled 7") == []
     assert a.end() == 0
+
+
+def test_one_that_is_stopped_by_its_terminal_is_not_said_to_be_suspended(node: Node) -> None:
+    a = borrower(node)
+    program = a.pid()
+    os.kill(program, signal.SIGSTOP)
+    wait_for(lambda: state(node, "A") == "stopped", "it to stand still")
+    done = node.gpushare("suspend", "A")
+    assert done.returncode == 1
+    assert f"its process {program} is stopped (Ctrl-Z or SIGSTOP)" in done.stderr
+    os.kill(program, signal.SIGCONT)
+    assert node.gpushare("suspend", "A").returncode == 0
+    wait_for(lambda: state(node, "A") == "suspended", "A to be suspended")
+    os.kill(program, signal.SIGSTOP)
+    assert node.gpushare("suspend", "A").returncode == 0, "it is, and stays so"
+    os.kill(program, signal.SIGCONT)
+    assert node.gpushare("resume", "A").returncode == 0
+    assert a.do("filled 7") == []
+    assert a.end() == 0

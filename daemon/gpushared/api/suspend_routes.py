@@ -8,10 +8,13 @@ from aiohttp import web
 
 from gpushare import api, api_bodies
 from gpushare.errors import NotPermitted, UsageError
+from gpushare.reasons import Code, Reason
+from gpushared.api.answers import Rejected
 from gpushared.api.calls import call
 from gpushared.api.follower_routes import LONGEST_PROBLEM, FollowerRoutes
 from gpushared.core import instructions as do
 from gpushared.core.events import ResumeWanted, SuspenderAnswered, SuspendWanted, Whereabouts
+from gpushared.system.processes import is_stopped
 
 
 class SuspendRoutes(FollowerRoutes):
@@ -20,6 +23,7 @@ class SuspendRoutes(FollowerRoutes):
     @call("POST", "/v1/jobs/{job}/suspend", api.Suspending)
     async def post_suspend(self, request: web.Request) -> web.Response:
         """Its memory goes to host memory, and it stands still."""
+        self._refuse_stopped(request)
         return await self._wanted(request, SuspendWanted)
 
     @call("POST", "/v1/jobs/{job}/resume", api.Suspending)
@@ -41,6 +45,18 @@ class SuspendRoutes(FollowerRoutes):
         there = job is not None and job.suspender.connected
         note = self.viewer(request).words(answer.note)
         return web.json_response({"job": shown, "note": note, "suspender": there})
+
+    def _refuse_stopped(self, request: web.Request) -> None:
+        """Its suspender would refuse it, too: the driver waits for the end of calls, and a stopped program ends none."""
+        job = self.shell.core.jobs.get(self.living(request)[0].id)
+        if job is None or job.suspension is not None:
+            return
+        stopped = [one.pid for one in map(self.shell.core.processes.get, job.processes) if one and is_stopped(one.pid)]
+        if stopped:
+            why = f"its process {min(stopped)} is stopped (Ctrl-Z or SIGSTOP), and the driver would wait for it"
+            hint = f"let it run first: fg, or kill -CONT {min(stopped)}"
+            reason = Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint=hint)
+            raise Rejected(self.viewer(request).told(reason))
 
     # ---- suspenders --------------------------------------------------------------------------------
 
