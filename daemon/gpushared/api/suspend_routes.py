@@ -47,7 +47,7 @@ class SuspendRoutes(FollowerRoutes):
         return web.json_response({"job": shown, "note": note, "suspender": there})
 
     def _refuse_stopped(self, request: web.Request) -> None:
-        """Its suspender would refuse it, too: the driver waits for the end of calls, and a stopped program ends none."""
+        """Its suspender would refuse it, too: the driver waits until calls end, and a stopped program ends none."""
         job = self.shell.core.jobs.get(self.living(request)[0].id)
         if job is None or job.suspension is not None:
             return
