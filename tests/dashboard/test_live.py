@@ -90,7 +90,7 @@ def test_the_daemon_hears_nothing_while_nobody_looks(page, node):
 
 
 def resting(node) -> int:
-    """The sockets that the daemon has open when nobody asks it: those of whoever asked before us are closed by then."""
+    """The sockets that the daemon has open when nobody asks it: sockets of earlier requests are closed by then."""
     counts = [sockets(node)]
     while len(counts) < 10 or len(set(counts[-10:])) > 1:
         time.sleep(0.05)
