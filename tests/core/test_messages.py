@@ -1099,6 +1099,7 @@ BY_THE_SHELL = {
     "asks.py": "said when the daemon itself has failed: tests/daemon",
     "lifecycle.py": "said when the submitter has gone: tests/daemon",
     "record_effects.py": "hands on what the core has recorded",
+    "suspend_routes.py": "said when the kernel says that a process is stopped: tests/integration",
 }
 
 
