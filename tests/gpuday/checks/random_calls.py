@@ -10,7 +10,7 @@ from integration.node import MIB
 
 def run(day: Day) -> None:
     most = min(4 * 2**30, int(day.nvml.nvmlDeviceGetMemoryInfo(day.nvml.nvmlDeviceGetHandleByIndex(0)).free) // 2)
-    seconds = max(2.0, 90 * day.machine.scale)
+    seconds = max(2.0, 45 * day.machine.scale)
     pipe = subprocess.PIPE
     line = day.line("driver.churn", seconds, 1, most // 4)
     env = day.preloaded(str(most))

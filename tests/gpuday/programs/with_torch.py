@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 
 import torch
@@ -124,6 +126,33 @@ def training(seconds):
         torch.cuda.synchronize()
         steps += 20
     yield "steps a second", steps / (time.monotonic() - began)
+
+
+def works(size):
+    """Computes until it is told to end, beside memory that nobody may change. Each other line asks for its steps."""
+    held = [torch.full((64 * MIB,), number, dtype=torch.int32, device="cuda") for number in range(size // (256 * MIB))]
+    square = torch.ones(1024, 1024, device="cuda")
+    lines, wrong, steps = queue.Queue(), 0, 0
+
+    def read():
+        line = wait_line()
+        while line not in ("end", ""):
+            lines.put(line)
+            line = wait_line()
+        lines.put("end")
+
+    threading.Thread(target=read, daemon=True).start()
+    yield "works", len(held) * 256
+    while True:
+        wrong += float((square @ square).sum()) != 1024.0**3
+        steps += 1
+        if not lines.empty():
+            if lines.get() == "end":
+                break
+            yield "steps", steps
+    yield "results that are wrong", wrong
+    yield "steps at its end", steps
+    yield "its memory is as it was", all(bool((one == number).all()) for number, one in enumerate(held))
 
 
 def profiled():
