@@ -6,6 +6,7 @@ import pytest
 
 from core.tale import spec, start, used
 from gpushare.reasons import Code
+from gpushared.core.events import MemorySampled, Unhooked
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.visibility import OPERATOR
 from property.world import World, mib
@@ -262,3 +263,27 @@ def test_overuse_that_ends_and_comes_again_is_another_one() -> None:
         del world.unhooked[pid]
         world.wait(3.0)
         assert world.node.jobs[job].breaches == {}
+
+
+def test_a_static_program_on_two_gpus_is_one_process_of_its_job_until_it_has_left_both() -> None:
+    policy = Policy(overhead_guess=mib(300), on_breach="deny")
+    world = World([16 * GIB, 16 * GIB], [mib(300), mib(300)], policy)
+    job = world.submit(spec("A", "4Gi", "8Gi", gpus=2))
+    state, pid = world.node.state, 50_000
+
+    def shown(gpu: str, amount: int) -> None:
+        there = {pid: amount} if amount else {}
+        without = dict.fromkeys(there, Unhooked(job, "static"))
+        world.node.handle(MemorySampled(gpu, amount, there, {}, without), world.now)
+
+    shown("GPU-0", 3 * GIB)
+    shown("GPU-1", 2 * GIB)
+    assert state.jobs[job].processes == {-pid}
+    assert set(state.processes[-pid].shares) == {"GPU-0", "GPU-1"}
+    shown("GPU-1", 0)
+    assert state.jobs[job].processes == {-pid}, "it is still on the other"
+    shown("GPU-0", GIB)
+    assert [state.usage(state.jobs[job], gpu) for gpu in ("GPU-0", "GPU-1")] == [GIB, 0]
+    shown("GPU-0", 0)
+    assert state.jobs[job].processes == set() and -pid not in state.processes
+    world.node.validate()
