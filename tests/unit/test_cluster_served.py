@@ -1,0 +1,275 @@
+"""`gpushare cluster` where a service has the cluster: what is asked of it, and what is told of its answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from gpushare.cli import cluster, cluster_state, cluster_submit, main
+from gpushare.cli.cluster_state import Served
+from gpushare.cluster import snapshot
+from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.codec import decode_events, encode, plain
+from gpushare.cluster.model import (
+    Job,
+    JobEnded,
+    JobHeld,
+    JobReleased,
+    JobSubmitted,
+    JobWithdrawn,
+    Node,
+    NodeAdded,
+    NodeCordoned,
+    NodeDrained,
+    NodeUncordoned,
+    Policy,
+    Queue,
+    QueueAdded,
+    QueueChanged,
+    Tasks,
+)
+from gpushare.cluster.quantity import MICRO
+from gpushare.errors import UsageError
+
+GIB = 2**30
+
+
+class Service:
+    """It keeps what it was asked, and starts each job on the node that it has."""
+
+    def __init__(self, engine="slurm") -> None:
+        self.engine, self.asked = engine, []
+        self.allocator = Allocator(Policy())
+        self.now = 500.0
+        vision = Queue("vision", quota=2 * MICRO)
+        self.allocator.handle([NodeAdded(Node("n1", 2, 80 * GIB)), QueueAdded(vision)], self.now)
+
+    def __getattr__(self, name):
+        def asked(*arguments):
+            self.asked.append((name, *arguments))
+            return {}
+
+        return asked
+
+    def status(self):
+        return {"engine": self.engine}
+
+    def state(self):
+        return {"now": self.now, "policy": encode(Policy(), Policy), "state": snapshot.take(self.allocator)}
+
+    def submitted(self, body):
+        self.asked.append(("submitted", body))
+        words = body["job"]
+        job = Job(words["name"], words["queue"], (Tasks(gpus=int(words.get("gpus", "1"))),))
+        actions = self.allocator.handle(JobSubmitted(job), self.now)
+        never = self.allocator.never([job])
+        return {"id": words["name"], "actions": plain(actions), "never": plain(never)}
+
+    def change(self, events):
+        self.asked.append(("change", [type(one).__name__ for one in decode_events(events)]))
+        return {"actions": plain(self.allocator.handle(decode_events(events), self.now))}
+
+    def explain(self, name):
+        self.asked.append(("explain", name))
+        return {"job": "train"}
+
+
+@pytest.fixture
+def service(monkeypatch):
+    return served(monkeypatch, Service())
+
+
+def served(monkeypatch, service):
+    @contextmanager
+    def opened(_store, **_how):
+        yield Served(service)
+
+    for where in (cluster_submit, cluster):
+        monkeypatch.setattr(where, "opened", opened)
+    return service
+
+
+def told(capsys, *words, code=0):
+    assert main(["cluster", *words]) == code
+    return capsys.readouterr()
+
+
+# ---- what goes to the service -----------------------------------------------------------------------------
+
+
+def test_what_has_an_address_of_its_own_goes_there_and_the_rest_together(service):
+    events = [
+        JobWithdrawn("a"),
+        QueueChanged(Queue("vision", quota=MICRO)),
+        JobHeld("b", "by hand"),
+        JobReleased("c"),
+        NodeCordoned("n1"),
+        NodeDrained("n2"),
+        NodeUncordoned("n3"),
+        QueueAdded(Queue("speech", quota=MICRO)),
+    ]
+    assert Served(service).append(events, 0.0) == []
+    assert service.asked == [
+        ("cancel", "a"),
+        ("hold", "b"),
+        ("release", "c"),
+        ("cordon", "n1"),
+        ("drain", "n2"),
+        ("uncordon", "n3"),
+        ("change", ["QueueChanged", "QueueAdded"]),
+    ]
+
+
+def test_without_such_a_rest_nothing_more_is_asked(service):
+    assert Served(service).append([NodeDrained("n1")], 0.0) == []
+    assert [name for name, *_ in service.asked] == ["drain"]
+
+
+def test_what_follows_is_told_by_the_service(service):
+    actions = Served(service).append([JobSubmitted(Job("train", "vision"))], 0.0)
+    assert [(type(one).__name__, one.job) for one in actions] == [("Start", "train")]
+
+
+def test_that_a_job_has_ended_the_service_sees_by_itself(service):
+    with pytest.raises(UsageError, match="sees by itself") as caught:
+        Served(service).append([JobEnded("train")], 0.0)
+    assert caught.value.hint == "cancel it: `gpushare cluster cancel train`" and service.asked == []
+
+
+def test_its_time_goes_on_with_this_machines_clock_and_never_back(service, monkeypatch):
+    monkeypatch.setattr(cluster_state.time, "time", lambda: 9000.0)
+    one = Served(service)
+    assert [one.at(clock) for clock in (9000.0, 9007.5, 8000.0)] == [500.0, 507.5, 500.0]
+
+
+def test_its_allocator_is_a_copy(service):
+    one = Served(service)
+    assert one.policy == Policy() and set(one.allocator.queues) == {"vision"}
+    one.allocator.handle(JobSubmitted(Job("train", "vision")), one.at(time.time()))
+    assert not service.allocator.jobs
+
+
+# ---- a job is submitted -----------------------------------------------------------------------------------
+
+
+def test_the_options_go_as_words_and_the_answer_is_told(service, capsys):
+    line = ["submit", "-q", "vision", "--name", "train", "--gpus", "1", "--label", "rack=r1", "--no-backfill"]
+    found = told(capsys, *line)
+    assert service.asked == [
+        (
+            "submitted",
+            {
+                "job": {
+                    "queue": "vision",
+                    "name": "train",
+                    "gpus": "1",
+                    "labels": {"rack": "r1"},
+                    "preemptible": True,
+                    "backfill": False,
+                    "movable": False,
+                    "wait": True,
+                }
+            },
+        )
+    ]
+    first, second = found.out.splitlines()
+    assert first == "submitted train"
+    assert "start" in second and "train" in second and "n1" in second
+
+
+def test_for_programs(service, capsys):
+    found = told(capsys, "submit", "-q", "vision", "--name", "train", "-o", "json")
+    answer = json.loads(found.out)
+    assert answer["schema"] == "gpushare.cluster.submit/1"
+    ((one,),) = (answer["submitted"],)
+    assert (one["id"], one["actions"][0]["action"]) == ("train", "start")
+
+
+def test_each_job_of_a_file_goes_by_its_own_name_and_without_the_words_of_a_series(service, capsys, tmp_path):
+    file = tmp_path / "jobs.yaml"
+    file.write_text("- {name: 'a{}', queue: vision, count: 2, first: 3}\n- {name: b, queue: vision, gpus: 2}\n")
+    found = told(capsys, "submit", str(file))
+    sent = [body["job"] for _, body in service.asked]
+    assert [one["name"] for one in sent] == ["a3", "a4", "b"]
+    assert sent[0] == {"name": "a3", "queue": "vision"} and sent[2]["gpus"] == "2"
+    lines = [line for line in found.out.splitlines() if line.startswith("submitted")]
+    assert lines == ["submitted a3", "submitted a4", "submitted b"]
+
+
+def test_a_service_that_runs_programs_wants_a_command(monkeypatch, capsys):
+    service = served(monkeypatch, Service("local"))
+    found = told(capsys, "submit", "-q", "vision", "--name", "train", code=2)
+    assert "no command is said" in found.err and "gpushare submit -- COMMAND" in found.err
+    assert found.out == "" and service.asked == []
+
+
+def test_a_dry_run_asks_the_service_for_its_state_alone(service, capsys):
+    found = told(capsys, "submit", "-q", "vision", "--name", "train", "--dry-run")
+    assert "train" in found.out and "submitted" not in found.out
+    assert not service.asked and not service.allocator.jobs
+
+
+def test_a_job_that_can_never_start_is_told(service, capsys):
+    assert told(capsys, "submit", "-q", "vision", "--name", "train").err == ""
+    found = told(capsys, "submit", "-q", "vision", "--name", "wide", "--gpus", "3")
+    assert found.out.startswith("submitted wide\n") and "wide" in found.err
+
+
+# ---- other words --------------------------------------------------------------------------------------------
+
+
+def test_what_is_cancelled_is_told_once_each(service, capsys):
+    assert told(capsys, "cancel", "a", "b", "a").out == "cancelled a, b\n"
+    assert service.asked == [("cancel", "a"), ("cancel", "b")]
+
+
+def test_a_name_that_only_the_service_knows_is_asked_of_it(service, capsys):
+    service.allocator.handle(JobSubmitted(Job("train", "vision")), service.now)
+    for name, asked in (("train", []), ("nightly", [("explain", "nightly")])):
+        service.asked.clear()
+        assert told(capsys, "explain", name).out.startswith("job train of queue vision has run for 0 s\n")
+        assert service.asked == asked
+
+
+@pytest.fixture
+def stored(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(cluster_state, "find", lambda _store: None)
+    file = tmp_path / "c.yaml"
+    file.write_text("nodes: [{name: n1, gpus: 2, memory: 80Gi}]\nqueues: [{name: vision, quota: 4}]\n")
+    told(capsys, "apply", str(file))
+    return file
+
+
+def test_lists_of_jobs_for_programs_and_none(stored, capsys):
+    assert told(capsys, "jobs").err == "no jobs\n"
+    assert told(capsys, "jobs", "-o", "jsonl").out == ""
+    for name in ("a", "b"):
+        told(capsys, "submit", "-q", "vision", "--name", name)
+    lines = [json.loads(line) for line in told(capsys, "jobs", "-o", "jsonl").out.splitlines()]
+    assert [(one["schema"], one["job"]["id"]) for one in lines] == [
+        ("gpushare.cluster.jobs/1", "a"),
+        ("gpushare.cluster.jobs/1", "b"),
+    ]
+
+
+def test_a_cluster_that_promises_more_than_it_has_is_told_so(stored, capsys):
+    assert told(capsys, "apply", str(stored)).err.startswith("gpushare: ")
+
+
+def test_names_that_are_taken_are_passed_over(stored, capsys):
+    told(capsys, "submit", "-q", "vision", "--name", "vision-2")
+    assert "vision-3" in told(capsys, "submit", "-q", "vision").out
+
+
+def test_several_ways_out_are_told_one_by_one(stored, capsys):
+    for name in ("a", "b"):
+        told(capsys, "submit", "-q", "vision", "--name", name, "--min-runtime", "10m")
+    told(capsys, "submit", "-q", "vision", "--name", "c", "--gpus", "2", "--priority", "90")
+    lines = told(capsys, "explain", "c").out.splitlines()
+    ways = [line for line in lines if line.startswith(("hint: ", "  or: "))]
+    assert ways[0].startswith("hint: ") and all(line.startswith("  or: ") for line in ways[1:])
+    assert len(ways) == len(set(ways)) and len(ways) > 1
