@@ -155,7 +155,7 @@ def test_a_program_without_a_handler_ends_as_it_would_have() -> None:
 
 
 def test_a_worker_that_is_forked_ends_at_once_without_asking() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     handler = Handler(lambda: os._exit(1) if os.getpid() != parent else True)  # type: ignore[func-returns-value]
     parent = os.getpid()
     assert handler.install()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +14,15 @@ import pytest
 
 from gpushare import launch
 from gpushare.advice import NOTHING_SEEN
-from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST
+from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR
 from gpushare.errors import DaemonUnreachable, GpushareError, Refused, UsageError
 from gpushare.exit_message import Ending
 from gpushare.launch import Launch, Options, default_name, working_directory
 from gpushare.paths import library
 
 GIB = 2**30
+KEPT = {signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD}
+"""Signals that do not end a process."""
 GPU = {"uuid": "GPU-a", "index": 0, "name": "sim", "total": 16 * GIB, "request": GIB, "limit": 4 * GIB}
 JOB = {
     "id": "00000000000000a1",
@@ -465,10 +468,14 @@ def test_that_the_program_runs_is_told_to_whom_wants_to_know(monkeypatch):
         return os.waitpid(child, 0)[1]
 
     monkeypatch.setattr(launch, "wait_for", wait_for)
+    ignored = []
+    monkeypatch.setattr(launch.signal, "signal", lambda number, how: ignored.append((number, how)))
     command = Options([sys.executable, "-c", "pass"], started=lambda: told.append("runs"))
     one = Launch(command, {"XDG_CONFIG_HOME": "/nowhere"})
     assert one._supervise(sys.executable, {}) == 0
     assert told == ["runs", "waits"]
+    assert set(ignored) == {(number, signal.SIG_IGN) for number in WAITED_FOR - KEPT}, "what is pending was for it"
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & WAITED_FOR
 
 
 def test_a_refusal_of_the_daemon_is_not_repeated():
