@@ -18,7 +18,9 @@ from pathlib import Path
 
 from gpushare.api import Job, JobGpu, Killed, Outcome
 from gpushare.errors import render
+from gpushare.killed import cause, owner
 from gpushare.quantity import format_bytes, format_duration
+from gpushare.reasons import Code
 
 __all__ = ["Ending", "exit_message", "memory_kills", "write_report"]
 
@@ -61,12 +63,9 @@ class Ending:
 
 def exit_message(ending: Ending) -> str | None:
     killed = ending.outcome["killed"] if ending.outcome else None
-    if killed and killed["code"] == "breach":
-        return _breached(ending.program, killed)
-    if killed and killed["code"] == "suspend_stuck":
-        return _stuck(ending.program, killed)
     if killed:
-        return _reclaimed(ending.program, killed)
+        facts, hint = DETAILS.get(killed["code"], _of_reclaim)(killed)
+        return render(f"{ending.program} was stopped{cause(killed['code']).said} (exit {KILLED})", facts, hint=hint)
     if ending.killed_notice is not None:
         what, *more = ending.killed_notice.splitlines() or ["no reason was given"]
         return "\n".join([render(f"{ending.program} was stopped (exit {KILLED}): {what}"), *more])
@@ -80,13 +79,11 @@ def exit_message(ending: Ending) -> str | None:
     return render(f"{ending.program} was killed with SIGKILL, not by the daemon (exit {KILLED})")
 
 
-def owner(killed: Killed) -> str:
-    """The owner of the memory, as far as this user may know it."""
-    name, user = killed["owner"], killed["owner_user"]
-    return f"{name} ({user})" if name and user else name or user or "its owner"
+Details = tuple[list[tuple[str, str]], str]
+"""Facts and hint."""
 
 
-def _reclaimed(program: str, killed: Killed) -> str:
+def _of_reclaim(killed: Killed) -> Details:
     when = time.strftime("%H:%M:%S", time.localtime(killed["time"]))
     grace = f", grace {format_duration(killed['grace'])}" if killed["grace"] else ""
     facts = [
@@ -101,27 +98,21 @@ def _reclaimed(program: str, killed: Killed) -> str:
     way_out = "free memory on SIGTERM within the grace" if grace else "have notice first with --on-reclaim term,kill"
     if killed["reason"]:
         facts.append(("reason", killed["reason"]))
-    return render(
-        f"{program} was stopped to return borrowed memory (exit {KILLED})",
-        facts,
-        hint=f"ask for more with --request, or {way_out}",
-    )
+    return facts, f"ask for more with --request, or {way_out}"
 
 
-def _breached(program: str, killed: Killed) -> str:
-    return render(
-        f"{program} was stopped: it used more memory than its limit, past gpushare's account (exit {KILLED})",
-        [("used", f"{format_bytes(killed['usage'])}, as the driver saw it"), ("reason", killed["reason"])],
-        hint="contexts and loaded modules count: raise --limit if that is what it needs",
-    )
+def _of_breach(killed: Killed) -> Details:
+    facts = [("used", f"{format_bytes(killed['usage'])}, as the driver saw it"), ("reason", killed["reason"])]
+    return facts, "contexts and loaded modules count: raise --limit if that is what it needs"
 
 
-def _stuck(program: str, killed: Killed) -> str:
-    return render(
-        f"{program} was ended: it could not be brought back after a suspension (exit {KILLED})",
-        [("used", format_bytes(killed["usage"])), ("reason", killed["reason"])],
-        hint="start it again from its last checkpoint; without the step suspend if this repeats",
-    )
+def _of_stuck_suspension(killed: Killed) -> Details:
+    facts = [("used", format_bytes(killed["usage"])), ("reason", killed["reason"])]
+    return facts, "start it again from its last checkpoint; without the step suspend if this repeats"
+
+
+DETAILS = {Code.BREACH.value: _of_breach, Code.SUSPEND_STUCK.value: _of_stuck_suspension}
+"""By the code, where it is not a reclaim."""
 
 
 def memory_kills() -> int:

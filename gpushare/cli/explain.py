@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpushare import exit_message
 from gpushare.api import Explanation, GpuPressure, Job, JobGpu, Killed, Outcome, Record, Story, Waiting
 from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.cli.status import ailments
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
+from gpushare.killed import cause, stopped
 from gpushare.locate import find
 from gpushare.offline_history import ask
 from gpushare.quantity import format_bytes, format_duration
@@ -250,11 +250,8 @@ def _how_it_ended(outcome: Outcome) -> str:
 
 
 def _why_stopped(killed: Killed, after: str = "") -> str:
-    if killed["code"] in ("breach", "suspend_stuck"):
-        return f"stopped{after}: {killed['reason']}"
-    owner = exit_message.owner(killed)
-    owed, got = format_bytes(killed["asked"]), format_bytes(killed["got"])
-    return f"stopped{after} to return borrowed memory: {owed} owed to {owner}, {got} returned"
+    more = f", {format_bytes(killed['got'])} returned" if cause(killed["code"]).owes else f"; {killed['reason']}"
+    return stopped(killed, after) + more
 
 
 def _print_records(records: list[Record], *, names: bool = False) -> None:

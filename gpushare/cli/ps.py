@@ -16,7 +16,7 @@ from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
 from gpushare.errors import UsageError
-from gpushare.exit_message import owner
+from gpushare.killed import cause
 from gpushare.locate import find
 from gpushare.offline_history import OfflineHistory, ask
 from gpushare.quantity import format_bytes
@@ -43,8 +43,6 @@ WIDE = [
     Column("LIMIT FROM"),
     Column("GPU HEALTH"),
 ]
-ENDINGS = {"breach": "over limit", "suspend_stuck": "stuck"}
-"""In short, of jobs that the daemon killed for another reason than a claim."""
 ENDED = [Column("ID", spare=4), Column("ENDED"), Column("WHY", shrink=True)]
 """With --all: for ended jobs."""
 COMPUTING = Column("GPU%", right=True, spare=8)
@@ -215,13 +213,7 @@ def _past(job: Job, *, wide: bool) -> list[str]:
 
 def _why(outcome: Outcome) -> str:
     killed = outcome["killed"]
-    if killed is None:
-        return "-"
-    if killed["code"] == "breach":
-        return f"used {format_bytes(killed['usage'])}"
-    if killed["code"] == "suspend_stuck":
-        return "could not be brought back"
-    return f"{format_bytes(killed['asked'])} owed to {owner(killed)}"
+    return "-" if killed is None else cause(killed["code"]).brief(killed)
 
 
 def _ending(outcome: Outcome) -> str:
@@ -229,7 +221,7 @@ def _ending(outcome: Outcome) -> str:
     if not outcome.get("seen", True):
         return "not seen"
     if outcome["killed"] is not None:
-        return ENDINGS.get(outcome["killed"]["code"], "reclaimed")
+        return cause(outcome["killed"]["code"]).ending
     if outcome["signal"] is not None:
         with contextlib.suppress(ValueError):
             return signal.Signals(outcome["signal"]).name

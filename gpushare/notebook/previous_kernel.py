@@ -10,9 +10,8 @@ from gpushare import offline_history
 from gpushare.api import Job
 from gpushare.config import load_settings
 from gpushare.errors import GpushareError, render
-from gpushare.exit_message import owner
+from gpushare.killed import stopped
 from gpushare.notebook.name import connection_file, notebook_name
-from gpushare.quantity import format_bytes
 
 __all__ = ["ending", "predecessor", "previous_end"]
 
@@ -44,14 +43,8 @@ def ending(job: Job) -> str | None:
         return None
     today = time.localtime(killed["time"])[:3] == time.localtime()[:3]
     when = time.strftime("%H:%M" if today else "%H:%M on %Y-%m-%d", time.localtime(killed["time"]))
-    if killed["code"] == "breach":
-        why = f"it used {format_bytes(killed['usage'])}, more than its limit"
-    elif killed["code"] == "suspend_stuck":
-        why = "it could not be brought back after a suspension"
-    else:
-        why = f"{format_bytes(killed['asked'])} owed to {owner(killed)}"
     return render(
-        f"the previous kernel was stopped at {when}: {why}",
+        f"the previous kernel was {stopped(killed, f' at {when}')}",
         hint=f"`gpushare explain {job['id']}` tells the story; ask for more with --request to borrow less",
     )
 

@@ -141,9 +141,12 @@ def test_the_time_limit_stops_it_and_says_so(stage) -> None:
 @pytest.mark.parametrize(
     ("killed", "requeue", "why"),
     [
-        ("breach", True, "it used more than its limit"),
+        ("breach", True, "stopped: it used more memory than its limit"),
         ("reclaim", False, "stopped to return borrowed memory"),
         ("reclaim", True, None),
+        ("suspend_stuck", False, "stopped: it could not be brought back after a suspension"),
+        ("suspend_stuck", True, None),
+        (None, False, "stopped to return borrowed memory"),
     ],
 )
 def test_what_the_node_daemon_kills_is_told_why_or_waits_again(stage, killed, requeue, why) -> None:

@@ -16,6 +16,7 @@ from gpushare.cluster.engines.slurm.mark import Mark, Spot
 from gpushare.cluster.engines.slurm.starting import gres_of
 from gpushare.cluster.model import ANYWHERE, Selector, Tasks
 from gpushare.errors import UsageError
+from gpushare.killed import stopped as stopped_words
 
 GIB = 2**30
 
@@ -182,11 +183,11 @@ def test_the_record_of_one_job_is_read() -> None:
 
 
 def test_a_job_that_was_stopped_says_for_whom() -> None:
-    killed = {"code": "reclaim", "loan": 2 * GIB, "owner": "train", "owner_user": "ada"}
-    words = "stopped on n0 to return 2.0 GiB of borrowed memory to train (ada)"
-    assert stopped.reason_of(killed, "n0") == words
-    assert "more memory than its limit" in stopped.reason_of({**killed, "code": "breach"}, "n0")
-    assert "could not be brought back" in stopped.reason_of({**killed, "code": "suspend_stuck"}, "n0")
+    killed = {"code": "reclaim", "asked": 2 * GIB, "owner": "train", "owner_user": "ada"}
+    words = "stopped on n0 to return borrowed memory: 2.0 GiB owed to train (ada)"
+    assert stopped_words(killed, " on n0") == words
+    assert stopped_words({**killed, "code": "breach"}, " on n0") == "stopped on n0: it used more memory than its limit"
+    assert "could not be brought back" in stopped_words({**killed, "code": "suspend_stuck"}, " on n0")
 
 
 # ---- marks -------------------------------------------------------------------------------------------

@@ -81,11 +81,13 @@ def test_how_it_ended() -> None:
     when = time.strftime("%H:%M")
     found = ending(job(1, killed=killed()))
     assert found is not None
-    assert found.startswith(f"gpushare: the previous kernel was stopped at {when}: 512.0 MiB owed to hi (bob)\n")
+    assert found.startswith(
+        f"gpushare: the previous kernel was stopped at {when} to return borrowed memory: 512.0 MiB owed to hi (bob)\n"
+    )
     assert "`gpushare explain 1`" in found
     assert "could not be brought back after a suspension" in str(ending(job(1, killed=killed(code="suspend_stuck"))))
     breach = ending(job(1, killed=killed(code="breach")))
-    assert breach is not None and "it used 3.0 GiB, more than its limit" in breach and "owed" not in breach
+    assert breach is not None and "it used more memory than its limit" in breach and "owed" not in breach
     noon = time.mktime((2026, 1, 2, 12, 30, 0, 0, 0, -1))
-    assert "stopped at 12:30 on 2026-01-02: " in str(ending(job(1, killed=killed(time=noon))))
+    assert "stopped at 12:30 on 2026-01-02 to return " in str(ending(job(1, killed=killed(time=noon))))
     assert ending(job(1)) is None

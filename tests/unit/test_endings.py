@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import exit_message, launch
+from gpushare import exit_message, killed, launch
 from gpushare.exit_message import Ending, write_report
 
 
@@ -72,7 +72,7 @@ def test_what_is_said_of_an_ending(ending, says):
     ("name", "user", "told"), [("a", "b", "a (b)"), ("a", None, "a"), (None, "b", "b"), (None, None, "its owner")]
 )
 def test_the_owner_as_far_as_it_is_known(name, user, told):
-    assert exit_message.owner({**killed_of(), "owner": name, "owner_user": user}) == told
+    assert killed.owner({**killed_of(), "owner": name, "owner_user": user}) == told
 
 
 # ---- did the kernel kill? ------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def _climb(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], pursued: Ask, short
         return
     shortfall -= sum(tx.state.loan(job, gpu.id) for job in _leaving(tx, gpu))
     if tx.policy.last_step == ReclaimStep.KILL and shortfall > 0:
-        _kill_due(tx, gpu, told_to_stop, shortfall)
+        _kill_due(tx, gpu, told_to_stop, pursued, shortfall)
     missing = shortfall - sum(tx.state.loan(job, gpu.id) for job in told_to_stop)
     if missing <= 0 or tx.policy.last_step == ReclaimStep.REVOKE:
         return
@@ -365,8 +365,8 @@ def _given_later(tx: Transaction, gpu: Gpu, claims: Sequence[Ask], needed_by: fl
 # ---- term and kill ---------------------------------------------------------------------------------
 
 
-def _kill_due(tx: Transaction, gpu: Gpu, victims: list[Job], shortfall: int) -> None:
-    """Kill the victims whose grace is over, if the shortfall (bytes) needs them.
+def _kill_due(tx: Transaction, gpu: Gpu, victims: list[Job], pursued: Ask, shortfall: int) -> None:
+    """Kill the victims whose grace is over, if the shortfall (bytes) of the claims up to `pursued` needs them.
 
     The planner chooses among all victims, not only among those whose grace is over: while waiting for one of low
     priority is enough, one of high priority is not killed. If all of them are not enough, all are needed.
@@ -375,7 +375,7 @@ def _kill_due(tx: Transaction, gpu: Gpu, victims: list[Job], shortfall: int) -> 
     for one in planner.plan(shortfall, told) or told:
         victim = tx.state.jobs[one.job]
         if tx.now >= victim.reclaims[gpu.id].deadline:
-            reclaim_steps.kill(tx, gpu, victim)
+            reclaim_steps.kill(tx, gpu, victim, pursued)
 
 
 def _gave_back(tx: Transaction, gpu: Gpu, victim: Job) -> bool:

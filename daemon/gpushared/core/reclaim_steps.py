@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
-from gpushare.reasons import Code, Mention, Reason, words
+from gpushare.reasons import Code, Reason, words
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import hook_steps, suspend_steps, visibility
 from gpushared.core import suspend as suspend_rules
@@ -14,6 +14,9 @@ from gpushared.core.events import TrimSeen
 from gpushared.core.instructions import Kill, Notify, Terminate, Trim
 from gpushared.core.model import Ask, Gpu, Job, Reclaim
 from gpushared.core.transaction import Transaction
+
+NOT_SUSPENDED = "not suspended"
+"""The label of a fact."""
 
 
 class _Step(NamedTuple):
@@ -87,7 +90,7 @@ def stop(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -
         _terminate(tx, gpu, victim, claim, needed_by)
     else:
         _step_on(tx, gpu, victim, claim, _Step(ReclaimStep.KILL, tx.now, _why_stopped(tx, gpu, victim, claim, 0.0)))
-        kill(tx, gpu, victim)
+        kill(tx, gpu, victim, claim)
 
 
 def _terminate(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, needed_by: float) -> None:
@@ -117,24 +120,25 @@ def _why_stopped(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, grace: floa
         return reason
     why = suspend_rules.obstacle(tx.state, victim, tx.now) or "it could not leave the GPU in time"
     tx.record("not_suspended", f"is not suspended: {why}", job=victim, gpu=gpu.id)
-    return replace(reason, facts=(*reason.facts, ("not suspended", why)))
+    return replace(reason, facts=(*reason.facts, (NOT_SUSPENDED, why)))
 
 
-def kill(tx: Transaction, gpu: Gpu, victim: Job) -> None:
-    """SIGKILL to the whole job."""
-    reason = victim.reclaims[gpu.id].reason
+def kill(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask) -> None:
+    """SIGKILL to the whole job. The claim, budgets and loan may be others than those for which it got SIGTERM."""
+    here = victim.reclaims[gpu.id]
+    grace = float(here.reason.data["grace"])  # type: ignore[arg-type]
+    reason = _why(tx, gpu, victim, claim, grace)
+    reason = replace(reason, facts=(*reason.facts, *(fact for fact in here.reason.facts if fact[0] == NOT_SUSPENDED)))
+    here.reason, here.owner, here.asked, here.loan = reason, claim.job, claim.wanted, tx.state.loan(victim, gpu.id)
     for reclaim in victim.reclaims.values():
         reclaim.killed_at = tx.now
         reclaim.step = ReclaimStep.KILL
     victim.killed = reason
     tx.state.counters.kills += 1
     tx.emit(Kill(victim.id, tuple(sorted(victim.processes)), reason))
-    owner = tx.state.jobs.get(victim.reclaims[gpu.id].owner)
-    whom: Mention | str = visibility.name(owner.spec) if owner else "its owner"
-    grace = float(reason.data["grace"])  # type: ignore[arg-type]
     why = f"its grace of {format_duration(grace)} is over" if grace else "it wants no notice"
     loan = format_bytes(tx.state.loan(victim, gpu.id))
-    text = words(f"killed: {why}, and its loan of {loan} is needed by ", whom)
+    text = words(f"killed: {why}, and its loan of {loan} is needed by ", visibility.name(tx.state.jobs[claim.job].spec))
     tx.record_reason("kill", reason, text, job=victim, gpu=gpu.id)
 
 

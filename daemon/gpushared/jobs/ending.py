@@ -29,8 +29,12 @@ class Ending:
     last_seen: dict[str, Any] | None = None
     """How the API showed the job last. The core forgets a job that has ended."""
 
-    def relieve(self) -> None:
-        self.relieved, self.reclaim = self.reclaim, None
+    def relieve(self) -> bool:
+        """It need not end any more. Returns whether it had been told to."""
+        told = self.reclaim is not None
+        if told:
+            self.relieved, self.reclaim = self.reclaim, None
+        return told
 
     def note_exit(self, code: int | None, number: int | None) -> None:
         """A program that dies of SIGTERM within its grace dies of the reclaim, even if its memory came back a moment

@@ -18,6 +18,9 @@ from gpushared.system.processes import Process
 
 WITHDRAWN = Reason(Code.NOT_ADMITTED, "the job was withdrawn while it waited for room")
 
+RUNS_ON = ("relieved", "suspended", "not_suspended", "resumed")
+"""Notices after which a job that had been told to end need not end any more."""
+
 
 class JobLifecycle:
     """Moves records from state to state."""
@@ -61,8 +64,7 @@ class JobLifecycle:
         record = self.registry.get(wish.job)
         if record is None:
             return
-        if wish.kind == "relieved":
-            record.ending.relieve()
+        if wish.kind in RUNS_ON and record.ending.relieve():
             self._note_in_history(record)
         self.tell(record, wish.kind, wish.reason)
 

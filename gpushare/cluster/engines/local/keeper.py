@@ -59,11 +59,6 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 NOT_STARTED = 125
 ROOM = 4096
 """Bytes for an end."""
-WHY_KILLED = {
-    "breach": "it used more than its limit",
-    "suspend_stuck": "it could not be brought back after a suspension",
-}
-"""By the daemon, for another reason than a claim."""
 MOST_WHY = 1000
 """Characters."""
 
@@ -473,8 +468,7 @@ class Keeper:
             self._end(kind, refused.get("exit"), str(refused["message"]), node=bool(refused.get("node")))
         elif report.get("reclaimed"):
             code = ((report.get("outcome") or {}).get("killed") or {}).get("code")
-            words = WHY_KILLED.get(str(code), "stopped to return borrowed memory")
-            self._end("done" if code == "breach" else "reclaimed", -signal.SIGKILL, words)
+            self._end("killed", -signal.SIGKILL, str(code or ""))  # the service has the words, and knows what follows
         elif code is None:
             self._end("lost", None, "it was killed together with its keeper")
         else:

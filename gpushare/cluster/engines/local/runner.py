@@ -24,7 +24,7 @@ from gpushare.cluster.engines.local.keepers import Keepers
 from gpushare.cluster.engines.local.placing import Placing
 from gpushare.cluster.engines.local.spool import Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
-from gpushare.cluster.engines.local.task_state import Task, began, seen, without_env
+from gpushare.cluster.engines.local.task_state import Task, began, may_start_again, seen, without_env
 from gpushare.cluster.engines.obeyed import Obeyed
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import (
@@ -184,10 +184,7 @@ class Local:
         task.close()
         task.end = end
         self.placing.over(task.start)
-        again = end["kind"] == "stopped" or (
-            end["kind"] in ("lost", "reclaimed") and (bool(task.start["requeue"]) or task.stop is not None)
-        )
-        if again:
+        if may_start_again(task, end):
             self._drop(key, task)
 
     # ---- start ---------------------------------------------------------------------------------------

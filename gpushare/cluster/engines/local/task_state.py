@@ -12,9 +12,10 @@ from typing import Any
 
 from gpushare.cluster.engines.local.spool import Folder, Key
 from gpushare.cluster.engines.seam import SeenTask
+from gpushare.killed import cause
 from gpushare.quantity import format_duration
 
-__all__ = ["Task", "began", "seen", "without_env"]
+__all__ = ["Task", "began", "may_start_again", "seen", "without_env"]
 
 LATEST = 2.0**40
 """Seconds since 1970."""
@@ -72,10 +73,19 @@ def seen(key: Key, task: Task) -> SeenTask:
     why = str(end.get("why") or "")
     if end["kind"] == "failed":
         return replace(shown, phase="failed", why=why, node_to_blame=bool(end.get("node")))
+    if end["kind"] == "killed":
+        why = f"stopped{cause(why).said}"
     if why == "time":
         why = f"stopped after its time limit of {format_duration(start['time'])}"
     code = end.get("exit")
     return replace(shown, phase="done", why=why, exit=code if isinstance(code, int) else -int(signal.SIGKILL))
+
+
+def may_start_again(task: Task, end: Mapping[str, Any]) -> bool:
+    """Whether its job is placed once more after this end."""
+    wanted = bool(task.start["requeue"]) or task.stop is not None
+    killed_for_others = end["kind"] == "killed" and cause(end.get("why")).again
+    return end["kind"] == "stopped" or (wanted and (end["kind"] == "lost" or killed_for_others))
 
 
 def began(since: object, now: float) -> float | None:

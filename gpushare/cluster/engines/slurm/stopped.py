@@ -23,10 +23,9 @@ from gpushare.cluster.engines.seam import Unanswered
 from gpushare.cluster.engines.slurm import mark as marks
 from gpushare.cluster.engines.slurm import request
 from gpushare.cluster.engines.slurm.commands import Commands, NoJob
-from gpushare.exit_message import owner
-from gpushare.quantity import format_bytes
+from gpushare.killed import cause, stopped
 
-__all__ = ["is_ours", "reason_of", "record_of", "requeue", "tell"]
+__all__ = ["is_ours", "record_of", "requeue", "tell"]
 
 BY_ITSELF = ("NonZeroExitCode", "JobLaunchFailure")
 """Slurm's reasons of a job that has failed: nobody has cancelled it, and its time is not over. A script that was killed
@@ -35,15 +34,6 @@ TRIES = 5
 PAUSE = 1.0
 """Seconds between two of them: the controller may be away, or still busy with the end of the job."""
 WRITE_WITHIN = 5.0
-BREACH, STUCK = "breach", "suspend_stuck"
-
-
-def reason_of(killed: Killed, node: str) -> str:
-    if killed["code"] == BREACH:
-        return f"stopped on {node}: it used more memory than its limit"
-    if killed["code"] == STUCK:
-        return f"stopped on {node}: it could not be brought back after a suspension"
-    return f"stopped on {node} to return {format_bytes(killed['loan'])} of borrowed memory to {owner(killed)}"
 
 
 def is_ours(record: Mapping[str, str]) -> bool:
@@ -82,13 +72,13 @@ def requeue(commands: Commands, number: str, attempt: int, killed: Killed, node:
 
 def _requeue(commands: Commands, number: str, attempt: int, killed: Killed, node: str) -> None:
     record = record_of(commands.run("scontrol", "show", "job", number), number)
-    mark, words = marks.read(record.get("Comment", "")), reason_of(killed, node)
+    mark, words = marks.read(record.get("Comment", "")), stopped(killed, f" on {node}")
     ours = is_ours(record)
     begun = (max(1, mark.attempt) if mark.place else 0) if ours else int(record.get("Restarts", -1)) + 1
     if record.get("Reason") not in BY_ITSELF or begun != attempt:
         return  # it was cancelled or evicted, another of its nodes has done this, or it has begun again
     tell(record, words)
-    if killed["code"] == BREACH or "0" in (record["Requeue"], record["BatchFlag"]):
+    if not cause(killed["code"]).again or "0" in (record["Requeue"], record["BatchFlag"]):
         return
     if not ours:
         commands.run("scontrol", "requeue", record["id"])  # Slurm starts it again, after two minutes
