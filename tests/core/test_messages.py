@@ -423,6 +423,17 @@ def _(tale: Tale) -> None:
     tale.told("Denied")
 
 
+@story("a loan while an owner's claim waits, and the same once more later")
+def _(tale: Tale) -> None:
+    a = tale.borrower(size=9 * GIB, grace=25.0)
+    tale.owner()
+    for _ in range(220):
+        tale.world.allocate(a, "GPU-0", mib(1500))
+        tale.world.wait(0.05)
+    tale.story_of("denied")
+    tale.told("Denied")
+
+
 @story("a context for which there is no room")
 def _(tale: Tale) -> None:
     tale.borrower(size=13 * GIB)

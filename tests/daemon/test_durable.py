@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_harness import GIB, HERE, PYTHONPATH, Subprocess, until
+from daemon_harness import GIB, GPU, HERE, PYTHONPATH, Subprocess, until
 
 from gpushare.client import Client
 from gpushare.errors import DaemonUnreachable, GpushareError, NotNoted
@@ -34,6 +35,9 @@ def noted(directory: Path) -> dict[str, Any]:
 
 def requests(directory: Path) -> list[int]:
     return [one["note"]["spec"]["request"]["value"] for one in noted(directory)["jobs"].values()]
+
+
+KEPT = "it is done, but the next daemon will not know of it"
 
 
 class Blocked:
@@ -174,10 +178,39 @@ def test_a_checkpoint_is_answered_when_it_is_noted(daemon, blocked):
     client = daemon.client
     job = submit(client)
     with blocked():
-        refused(lambda: client.checkpointed(job["id"]))
+        assert KEPT in str(refused(lambda: client.checkpointed(job["id"])).hint)
     client.checkpointed(job["id"])
     (one,) = noted(daemon.directory)["jobs"].values()
     assert one["note"]["saved"] is not None
+
+
+def is_suspendable(client: Client, job: str) -> bool:
+    """Its suspender is there. Then the job is suspended."""
+    with contextlib.suppress(GpushareError):
+        client.suspend(job)
+    return bool(client.job(job)["state"] == "suspended")
+
+
+def test_a_suspension_that_cannot_be_noted_happens_and_its_answer_says_so(daemon, blocked, program):
+    client = daemon.client
+    job = submit(client, on_reclaim="suspend,kill")["id"]
+    one = program(daemon.shim)
+    one.call("hello", job=job)
+    one.call("attach", GPU)
+    environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    follower = subprocess.Popen(
+        [sys.executable, str(HERE / "fake_suspender.py"), job, str(daemon.directory / "api.sock")], env=environ
+    )
+    try:
+        until(lambda: is_suspendable(client, job), 10)
+        with blocked():
+            for ask, state in ((client.resume, "running"), (client.suspend, "suspended")):
+                hint = str(refused(lambda ask=ask: ask(job)).hint)
+                assert hint.startswith(f"{KEPT}; make room for ")
+                until(lambda state=state: client.job(job)["state"] == state)
+    finally:
+        follower.kill()
+        follower.wait()
 
 
 def test_an_end_is_told_all_the_same_and_noted_later(daemon, blocked, monkeypatch):

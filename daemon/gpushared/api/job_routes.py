@@ -109,7 +109,7 @@ class JobRoutes(Routes):
         record, _ = self.find_own(request)
         (await self.body(request, empty_is_ok=True)).finish(api_bodies.Nothing)
         self.shell.feed(Checkpointed(record.id))
-        await self.shell.commits.done()
+        await self.shell.commits.done(kept=True)
         return web.json_response({})
 
     @call("POST", "/v1/jobs/{job}/stop", api.Stopped, body=api_bodies.Stop)

@@ -72,7 +72,7 @@ class PlacementRoutes(Routes):
             self._change(known, wanted)
             placements.extend(known, wanted.cgroups, wanted.sessions, wanted.holders)
         self.shell.commits.soon()
-        await self.shell.commits.done()
+        await self.shell.commits.done(kept=True)
         made = placements.get(id)
         if made is None:
             raise Refused(f"{id} was ended meanwhile", code="stale_attempt")

@@ -40,7 +40,7 @@ class SuspendRoutes(FollowerRoutes):
             answer = self.done(kind(record.id), do.SuspendNoted, self.viewer(request))
         finally:
             self.shell.commits.soon()
-        await self.shell.commits.done()
+        await self.shell.commits.done(kept=True)
         shown = self.views.job(record, self.viewer(request))
         there = job is not None and job.suspender.connected
         note = self.viewer(request).words(answer.note)

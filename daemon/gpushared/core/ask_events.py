@@ -26,7 +26,7 @@ def attach(tx: Transaction, event: AttachAsked) -> None:
     refusal = _admit_on(tx, job, gpu)
     if refusal is not None:
         tx.emit(Denied(event.ask, process.id, gpu.id, refusal))
-        tx.record_reason("denied", refusal, job=job, gpu=gpu.id)
+        lending.record_denial(tx, gpu, job, refusal)
         return
     cost = cost_of_a_context(tx, gpu, job)
     _wait_for(tx, Ask(event.ask, process.id, job.id, gpu.id, cost, tx.now - event.waited, attach=True))
@@ -103,4 +103,4 @@ def _refuse_for_driver(tx: Transaction, event: CreditAsked, job: Job) -> None:
         {"asked": max(event.size, event.allocation), "job": job.id, "within": within},
     )
     tx.emit(Denied(event.ask, event.process, gpu.id, reason))
-    tx.record_reason("denied", reason, job=job, gpu=gpu.id)
+    lending.record_denial(tx, gpu, job, reason)

@@ -47,30 +47,49 @@ def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
     holders = [words(visibility.who(other.spec), f" {format_bytes(used)}") for used, other in holding[: blockers.NAMED]]
     holders += blockers.and_others([used for used, _ in holding]) + blockers.held_by_no_job(gpu)
     free = max(0, available)
-    what = f"{_what(gpu, ask)}: it is above this job's request, and only {format_bytes(free)} are free"
+    held_back = max(0, gpu.free - free)
+    lent = f"only {format_bytes(free)} are free"
+    if held_back:
+        part = f"only {format_bytes(free)}" if free else "nothing"
+        lent = f"{part} of the {format_bytes(gpu.free)} that are free can be lent"
+    what = f"{_what(gpu, ask)}: it is above this job's request, and {lent}"
     facts: list[tuple[Words, Words]] = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", joined(" · ", holders) or "nothing by others"),
     ]
-    facts += _claimed(tx, gpu, job)
-    kept = waiters.kept(state, gpu)
-    if kept.first is not None and kept.against(job):
-        whom = words(f"{format_bytes(kept.size)} for ", visibility.who(kept.first.spec), ", which waits to go on")
-        facts.append(("kept", whom))
-    data = {"asked": ask.wanted, "free": free, "request": bounds.request, "usage": usage, "job": job.id}
+    facts += _claimed(tx, gpu) + _kept(tx, gpu, job)
+    data = {
+        "asked": ask.wanted,
+        "free": free,
+        "held_back": held_back,
+        "request": bounds.request,
+        "usage": usage,
+        "job": job.id,
+    }
     hint = "memory above the request is lent only while it is free; ask for more with --request"
     return Reason(Code.NOT_FREE, what, tuple(facts), hint, data)
 
 
-def _claimed(tx: Transaction, gpu: Gpu, job: Job) -> list[tuple[Words, Words]]:
-    """What waits for others of this GPU's memory. No loan is given before it."""
-    waiting = [ask for ask in gpu.asks.values() if ask.claim and ask.short and ask.job != job.id]
+def _claimed(tx: Transaction, gpu: Gpu) -> list[tuple[Words, Words]]:
+    """What waits for this GPU's memory. No loan is given before it."""
+    waiting = [ask for ask in gpu.asks.values() if ask.claim and ask.short]
     if not waiting:
         return []
     who = [visibility.who(tx.state.jobs[ask.job].spec) for ask in waiting[: blockers.NAMED]]
     claims = [words(whom, f" {format_bytes(ask.need)}") for whom, ask in zip(who, waiting, strict=False)]
     claims += blockers.and_others([ask.need for ask in waiting])
     return [("claimed", words(joined(" · ", claims), ", within the request"))]
+
+
+def _kept(tx: Transaction, gpu: Gpu, job: Job) -> list[tuple[Words, Words]]:
+    """What is free, and not for this job."""
+    state = tx.state
+    kept, own = waiters.kept(state, gpu), state.unlent(gpu.id, job)
+    parts: list[Words] = [f"{format_bytes(own)} of requests that are not lent"] if own else []
+    if kept.first is not None and kept.against(job):
+        name = visibility.who(kept.first.spec)
+        parts.append(words(f"{format_bytes(kept.size)} for ", name, ", which waits to go on"))
+    return [("kept", joined(" · ", parts))] if parts else []
 
 
 def _what(gpu: Gpu, ask: Ask) -> str:

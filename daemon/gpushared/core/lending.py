@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpushare.quantity import format_bytes
-from gpushare.reasons import Reason
+from gpushare.reasons import Code, Reason, words
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import ask_reasons, claims, health, reclaim, suspend, unconfirmed, waiters
 from gpushared.core.events import CreditAsked
@@ -322,5 +322,16 @@ def _deny(tx: Transaction, gpu: Gpu, ask: Ask, reason: Reason) -> bool:
     job = state.jobs[ask.job]
     state.counters.denials[reason.code.value] += 1
     tx.emit(Denied(ask.id, ask.process, gpu.id, reason))
-    tx.record_reason("denied", reason, job=job, gpu=gpu.id)
+    record_denial(tx, gpu, job, reason)
     return True
+
+
+def record_denial(tx: Transaction, gpu: Gpu, job: Job, reason: Reason) -> None:
+    """For the job's story. A program may try for a loan, or for more than its limit, as often as it likes."""
+    if reason.code not in (Code.NOT_FREE, Code.OVER_LIMIT):
+        tx.record_reason("denied", reason, job=job, gpu=gpu.id)
+        return
+    more = job.refusals.left_out((reason.code, gpu.id, reason.data.get("asked")), tx.now)
+    if more is not None:
+        text = words(reason.message, f" (and {more} more like it)") if more else ""
+        tx.record_reason("denied", reason, text, job=job, gpu=gpu.id)

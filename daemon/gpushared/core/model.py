@@ -19,6 +19,7 @@ from gpushared.core.histogram import Histogram
 from gpushared.core.instructions import Record
 from gpushared.core.links import HookRunnerLink, SuspenderLink
 from gpushared.core.pressure import PressureClock
+from gpushared.core.repeats import Repeats
 from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.suspension import Parked, Suspension
 
@@ -177,6 +178,7 @@ class Job:
     restored_at: float = float("-inf")
     """When this daemon has taken it over from an earlier one."""
     story: list[Record] = field(default_factory=list)
+    refusals: Repeats = field(default_factory=Repeats)
 
     @property
     def lends_nothing(self) -> bool:

@@ -18,6 +18,10 @@ SOON = 0.01
 AGAIN = 1.0
 """Seconds from a failed write to the next one, unless one is needed earlier."""
 
+UNCHANGED = "nothing was changed"
+KEPT = "it is done, but the next daemon will not know of it"
+"""What an answer says of the change that could not be written."""
+
 
 class Commits:
     """Writes the file, and wakes those who wait for it."""
@@ -41,14 +45,15 @@ class Commits:
         """Write within SOON: for changes that were not promised."""
         self._at(max(self._not_before, self._loop.time() + SOON))
 
-    async def done(self) -> None:
-        """Return when all changes up to now are written; others may wait for the same write. Raises NotNoted."""
+    async def done(self, *, kept: bool = False) -> None:
+        """Return when all changes up to now are written; others may wait for the same write. Raises NotNoted. `kept`:
+        what was asked for is done all the same, and the error says so; else the caller takes it back."""
         if self._waiting is None:
             self._waiting = self._loop.create_future()
             self._at(self._not_before)
         error = await asyncio.shield(self._waiting)
         if error is not None:
-            raise NotNoted(error.message, hint=error.hint)
+            raise NotNoted(error.message, hint=self._hint(KEPT if kept else UNCHANGED))
 
     def now(self, planned: Planned = NOTHING_PLANNED) -> None:
         """Write at once, with this change as if it were made. Raises NotNoted, and tries again by itself."""
@@ -101,8 +106,11 @@ class Commits:
             log.error("cannot write the notes: nothing new is promised", extra=facts(file=self._file, error=why))
         return NotNoted(
             f"the daemon cannot write its notes: {why}",
-            hint=f"nothing was changed; make room for {self._file}, or make it writable",
+            hint=self._hint(UNCHANGED),
         )
+
+    def _hint(self, what: str) -> str:
+        return f"{what}; make room for {self._file}, or make it writable"
 
     def _succeeded(self) -> None:
         if self._failing:
