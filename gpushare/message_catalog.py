@@ -44,8 +44,7 @@ class Meaning:
 class Found:
     """A message with its facts; of several messages with one code the last.
 
-    One event may have several messages: a notice, the end, the exit message. So `count` is how often the most frequent
-    of them occurred.
+    One event may have several messages: a notice, the end, the exit message. `count` is how often this one occurred.
     """
 
     meaning: Meaning
@@ -69,11 +68,11 @@ def messages_in(lines: Iterable[str]) -> list[Found]:
         line = raw.rstrip("\r\n")
         recognised = _recognise(line[:LONGEST])
         if recognised is not None:
-            code, _ = recognised
+            code = recognised[0]
             margin = line.find(OURS) if OURS in line else 0
             came[recognised] += 1
-            count = max(came[recognised], found[code].count if code in found else 0)
-            last = found[code] = Found(meanings()[code], line[margin:].removeprefix(OURS).strip(), [], count=count)
+            message = line[margin:].removeprefix(OURS).strip()
+            last = found[code] = Found(meanings()[code], message, [], count=came[recognised])
         elif last is not None and not _goes_on(last, line[margin:]):
             last = None
     if len(found) > 1:

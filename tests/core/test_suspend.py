@@ -8,7 +8,7 @@ from core.tale import job_of, start, told, used
 from gpushare.reasons import Code
 from gpushared.core import suspend
 from gpushared.core.events import ResumeWanted, SuspenderAnswered, SuspendWanted
-from gpushared.core.instructions import OpenGate, SuspendNoted, SuspendRefused
+from gpushared.core.instructions import OpenGate, Persist, Suspend, SuspendNoted, SuspendRefused
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.suspension import SuspendState
 from gpushared.core.visibility import OPERATOR
@@ -147,6 +147,19 @@ def test_the_next_suspender_is_asked_if_one_was_ended_before_the_memory_was_away
     world.wait(2.0)
     assert used(world, b) == 7 * GIB and world.programs[a].away
     assert not world.terminated and "not_suspended" not in told(world, a)
+
+
+def test_the_next_daemon_knows_the_command_that_was_given_again(world: World) -> None:
+    """Else it would wait for an answer to the first, which nobody gives."""
+    a = borrow(world, "A", 12 * GIB, "refused")
+    world.send(SuspendWanted(job_of(world, a).id))
+    suspension = job_of(world, a).suspension
+    assert suspension is not None and suspension.number
+    first = suspension.number
+    done = world.node.handle(SuspenderAnswered(job_of(world, a).id, 0, "running"), world.now)
+    (command,) = [one for one in done if isinstance(one, Suspend)]
+    assert command.number == suspension.number > first
+    assert any(isinstance(one, Persist) for one in done)
 
 
 def test_suspenders_that_end_again_and_again_do_not_keep_a_claim_waiting(world: World) -> None:

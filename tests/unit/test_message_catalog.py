@@ -127,6 +127,14 @@ def test_of_several_messages_of_a_code_the_last_is_shown() -> None:
     ]
 
 
+def test_only_messages_like_the_one_that_is_shown_are_counted() -> None:
+    waits = "gpushare: waiting until there is room: no room for a request of 10.0 GiB on GPU 0"
+    (found,) = messages_in([waits, waits, "gpushare: the job was withdrawn while it waited for room"])
+    assert (found.message, found.count) == ("the job was withdrawn while it waited for room", 1)
+    (found,) = messages_in(["gpushare: the job was withdrawn while it waited for room", waits, waits])
+    assert (found.message[:7], found.count) == ("waiting", 2)
+
+
 def test_a_frameworks_error_counts_only_where_gpushare_has_said_nothing() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB."
     assert code_of(error) == "out_of_memory"

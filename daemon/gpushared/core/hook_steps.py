@@ -34,12 +34,17 @@ def relieve(tx: Transaction, job: Job, gpu: str, wish: Wish) -> None:
     had = {id: tx.state.usage(job, id) for id in job.bounds if tx.state.usage(job, id)}
     allocated = {id: hooks.allocated(tx.state, job, id) for id in had}
     sleep = Sleep(SleepState.ASKED, tx.now, tx.next_command(), had, allocated)
-    sleep.deadline = tx.now + wish.within + ANSWER_MARGIN
+    sleep.deadline = _answer_due(tx, wish.within)
     tx.state.set_sleep(job, sleep)
     job.hook_runner.called_at = tx.now
     tx.state.counters.hooks += 1
     tx.emit(CallHook(job.id, sleep.number, "relief", gpu, wish.size, wish.within))
     tx.emit(Persist())
+
+
+def _answer_due(tx: Transaction, within: float) -> float:
+    """When a runner counts as silent whose hook has so many seconds."""
+    return tx.now + within + ANSWER_MARGIN
 
 
 def restore(tx: Transaction, job: Job, before: AsleepBefore) -> None:
@@ -53,7 +58,7 @@ def restore(tx: Transaction, job: Job, before: AsleepBefore) -> None:
     if before.command:
         sleep.state, sleep.number = SleepState.ASKED if before.relief else SleepState.WAKING, before.command
         within = tx.policy.hook if before.relief else tx.policy.hook_resume
-        sleep.deadline, sleep.taken_over = tx.now + within + ANSWER_MARGIN, True
+        sleep.deadline, sleep.taken_over = _answer_due(tx, within), True
         tx.note_command(before.command)
     tx.state.set_sleep(job, sleep)
 
@@ -120,7 +125,7 @@ def wake(tx: Transaction, job: Job) -> None:
     assert sleep is not None
     given = hooks.given(tx.state, job)
     sleep.state, sleep.number, sleep.taken_over = SleepState.WAKING, tx.next_command(), False
-    sleep.deadline = tx.now + tx.policy.hook_resume + ANSWER_MARGIN
+    sleep.deadline = _answer_due(tx, tx.policy.hook_resume)
     gpu = next(iter(given), next(iter(sleep.had), next(iter(job.bounds), "")))
     tx.emit(CallHook(job.id, sleep.number, "resume", gpu, sum(given.values()), tx.policy.hook_resume))
     tx.emit(Persist())

@@ -58,6 +58,7 @@ def ask_again(tx: Transaction, job: Job) -> bool:
         return False
     suspension.number = tx.next_command()
     tx.emit(Suspend(job.id, suspension.number, _processes(tx, job), usage, left))
+    tx.emit(Persist())
     return True
 
 
