@@ -305,6 +305,27 @@ def test_a_page_that_is_too_old_is_told_apart_from_one_that_is_none(page, monkey
     assert page.version == 0 and map_checked(os.dup(page.fd), None) is None
 
 
+def test_the_record_of_a_page_that_is_too_old_stays_for_the_daemon_that_made_it(pages, owner, directory, monkeypatch):
+    old, lost = (pages.create(owner, 1000, job=JOB, priority=0, grace_ms=0, name="x") for _ in range(2))
+    number = old.account.number
+    lost.path.unlink()
+    monkeypatch.setattr(pages_module, "lib", Later())
+    with old.for_its_process():
+        later = Pages(directory / "pages")
+        assert list(later.reopen()) == []
+    assert later.ledger._read(number) is not None and old.path.exists()
+    assert later.ledger._read(lost.account.number) is None, "a page that is not there has no record any more"
+    later.close()
+    monkeypatch.undo()
+    with old.for_its_process():
+        again = Pages(directory / "pages")
+        ((found, process),) = again.reopen()
+        assert found.id == old.id
+        process.close()
+        found.close(remove=False)
+    again.close()
+
+
 @pytest.mark.parametrize(
     ("text", "size", "kept"),
     [

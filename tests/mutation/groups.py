@@ -35,10 +35,21 @@ CORE_PROGRAMS = tuple(
 PARTS = (
     *(
         f"shim/preload/{name}.c"
-        for name in ("account", "block", "charge", "copies", "device", "graph_pool", "hook_limit", "hook_linear")
+        for name in (
+            "account",
+            "block",
+            "charge",
+            "client",
+            "copies",
+            "device",
+            "graph_pool",
+            "hook_array",
+            "hook_limit",
+        )
     ),
-    *(f"shim/preload/{name}.c" for name in ("hook_pool", "message", "packet", "pool", "python", "stream", "table")),
-    *(f"shim/preload/{name}.h" for name in ("account", "charge", "device", "lock", "stream", "system")),
+    *(f"shim/preload/{name}.c" for name in ("hook_linear", "hook_pool", "hook_vmm", "message", "packet", "pool")),
+    *(f"shim/preload/{name}.c" for name in ("python", "stream", "table")),
+    *(f"shim/preload/{name}.h" for name in ("account", "charge", "descriptor", "device", "lock", "stream", "system")),
     "shim/credit.h",
 )
 """What those of tests/shim/test_shim_parts.py are made of."""

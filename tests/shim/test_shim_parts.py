@@ -13,6 +13,7 @@ import pytest
 PARTS = (
     *("packet", "device", "graph_pool", "pool", "limit", "copies", "stream"),
     *("block", "charge", "linear", "async", "account", "python"),
+    *("client", "array", "vmm"),
 )
 STRICT = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
