@@ -302,6 +302,9 @@ static void patience(void) {
     begin();
     welcome.patience = 0;
     REQUIRE(ask(false) == GS_ANSWERED && gs_client_patience() == 60000);
+    begin();
+    welcome.patience = 1;
+    REQUIRE(ask(false) == GS_ANSWERED && gs_client_patience() == 1);
 }
 
 /* No daemon was ever there, and none must be: that is the answer, at once and from then on. */
@@ -567,7 +570,7 @@ static void answers_of_others(void) {
     struct gs_answer answer;
     answering.silent = true;
     REQUIRE(exchange(&frame, &answer, 50, NULL) == WAITING);
-    REQUIRE(descriptors() == before && other.state == DONE && theirs.granted == 7 && other.wakeups > 0);
+    REQUIRE(descriptors() == before && other.state == DONE && theirs.granted == 7 && other.wakeups == 2);
     REQUIRE(client.slots == &other && woken == &other.wakeups && woken_count == 1); /* it is woken to read */
     mine.u.answer.granted = 8;
     hand_out(&mine);
@@ -687,7 +690,13 @@ static void a_connection_that_the_host_has_closed(void) {
     answering.silent = true;
     steal(fd);
     struct gs_descriptor before = client.socket;
-    read_frame(before, 10); /* while it is read: nothing is read from the host's file */
+    struct gs_frame frame = {.type = GS_ASK};
+    struct gs_answer answer;
+    requests = 0; /* nothing is written into the host's file, and nothing read from it */
+    REQUIRE(exchange(&frame, &answer, 10, NULL) == LOST && requests == 0 && client.state == DISCONNECTED);
+    client.socket = before;
+    client.state = CONNECTED;
+    read_frame(before, 10);
     REQUIRE(client.state == DISCONNECTED && fcntl(fd, F_GETFD) >= 0);
     close(fd);
 }
