@@ -160,6 +160,7 @@ def validate(state: State) -> None:
     _validate_nodes(state)
     _validate_index(state)
     _validate_queues(state)
+    _validate_classes(state)
     _validate_jobs(state)
     assert state.watch.unread or state.watch.quiet(), "something is left undecided"
 
@@ -289,6 +290,31 @@ def _validate_shares(state: State) -> None:
     state.journal.clear()
 
 
+def _validate_classes(state: State) -> None:
+    """Classes, their shapes, and who waits for what: each knows the others, and nothing is about one that is gone."""
+    for key, cls in state.classes.items():
+        assert cls.key == key and cls.queue.classes.get(key) is cls, f"{key}: its queue"
+        assert state.shapes.get(cls.shape.key) is cls.shape and cls in cls.shape.classes, f"{key}: its shape"
+    known = set(state.classes.values())
+    for shape in state.shapes.values():
+        assert shape.classes and known.issuperset(shape.classes), "a shape of classes that are gone"
+    assert state.several == sum(shape.several for shape in state.shapes.values()), "shapes on parts of several GPUs"
+    for queue in state.queues.values():
+        mine = queue.classes.values()
+        assert known.issuperset(mine), f"{queue.spec.name}: classes that are gone"
+        assert queue.mixed or len({cls.priority for cls in mine}) < 2, f"{queue.spec.name}: several priorities"
+        alike = not queue.mixed and not any(cls.shape.elastic for cls in mine)
+        assert queue.least == (min((cls.charge for cls in mine), default=0) if alike else 0), (
+            f"{queue.spec.name}: least"
+        )
+    watch = state.watch
+    assert known.issuperset(ask.cls for ask in (*watch.keys, *state.patient)), "a class that is gone waits"
+    assert known.issuperset(state.aged) and known.issuperset(state.tall), "a class that is gone"
+    assert set(state.shapes.values()).issuperset(watch.crowded), "a shape that is gone waits for room"
+    heard = {(key, ask) for key, asks in watch.listening.items() for ask in asks}
+    assert heard == {(key, ask) for ask, keys in watch.keys.items() for key in keys}, "who hears, and what"
+
+
 def _validate_jobs(state: State) -> None:
     seqs: dict[int, str] = {}
     for cls in state.classes.values():
@@ -322,8 +348,10 @@ def _validate_jobs(state: State) -> None:
         assert (one.seq in state.waiting) == bool(one.unstarted)
         assert set(one.seen) <= set(one.places) - set(one.unstarted), f"{one.job.id}: seen"
         assert (one.until > -FOREVER) == (one.seq in state.parked), f"{one.job.id}: held"
-        if one.backfill:
-            assert one.seq in state.backfills
+        assert one.backfill == (one.seq in state.backfills), f"{one.job.id}: backfill"
+    known = state.by_seq
+    assert all(seq in known and known[seq].places for seq in (*state.guarded, *state.shrunk, *state.waiting)), "is gone"
+    assert state.backfills.keys() <= known.keys(), "a backfilled job that is gone"
 
 
 def dump(state: State) -> dict[str, Any]:
