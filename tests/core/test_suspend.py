@@ -557,6 +557,24 @@ def test_a_restart_while_its_memory_comes_back_counts_it_once(size: int) -> None
     world.node.validate()
 
 
+def test_what_the_driver_has_put_back_unasked_is_charged_to_the_job_and_lent_to_nobody(world: World) -> None:
+    """The daemon that told the suspender to bring it back ended before it noted that."""
+    a = borrow(world, "A", 10 * GIB)
+    c = start(world, "C", "none", "15Gi")
+    job = job_of(world, a)
+    world.send(SuspendWanted(job.id))
+    world.wait(3.0)
+    assert state_of(world, a) == SuspendState.SUSPENDED and world.node.state.usage(job, "GPU-0") == 0
+    world.programs[a].away = False
+    world.send(world._sample("GPU-0"))
+    assert world.node.state.usage(job, "GPU-0") == 10 * GIB + mib(300)
+    world.allocate(c, "GPU-0", 6 * GIB)
+    assert world.refusals
+    world.programs[a].away = True
+    world.send(world._sample("GPU-0"))
+    assert world.node.state.usage(job, "GPU-0") == 0, "it has left again"
+
+
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_memory_on_its_way_back_is_lent_to_nobody_after_a_restart(world: World, restarts: int) -> None:
     """The driver may have put none of it back yet, so NVML does not show it."""
