@@ -29,6 +29,7 @@ __all__ = [
     "GPUS",
     "LIMIT",
     "REQUEST",
+    "VOLUME",
     "WRITTEN",
     "class_of",
     "gate_of",
@@ -54,6 +55,8 @@ MOST_GPUS = 32
 GATES = "/var/lib/gpushare-dra/pods"
 """On nodes. A folder for each pod, with a name that the webhook has made up, and the library in it: when the pod's
 placement is there. The kubelet starts no container before that, because the pod's volume names this file."""
+VOLUME = "gpushare"
+"""Of the pod, which is that file. Others of the pod may be anything: its user has written them."""
 GATE = re.compile(re.escape(GATES) + r"/([0-9a-f]{32})/libgpushare\.so")
 OVER = ("Succeeded", "Failed")
 
@@ -86,12 +89,13 @@ def reading(pod: Thing) -> dict[str, Any] | None:
 
 def of_pod(pod: Thing) -> dict[str, Any] | None:
     """Its claim as an object, with the pod's own name and uid; None: it carries none. Of an annotation that cannot be
-    read the object has no requests."""
-    if not fields.named(pod, "annotations", CLAIM):
+    read the object has no requests. Its user may remove what it asks for, and not what it has."""
+    asked = fields.named(pod, "annotations", CLAIM)
+    if not asked and not fields.named(pod, "annotations", ALLOCATION):
         return None
     meta = pod["metadata"]
     try:
-        spec = {"devices": _devices(reading(pod) or {})}
+        spec = {"devices": _devices(reading(pod) or {}) if asked else {"requests": []}}
     except UsageError:
         spec = {"devices": {"requests": []}}
     head = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
@@ -115,11 +119,9 @@ def taken() -> dict[str, None]:
 
 def gate_of(pod: Thing) -> str | None:
     """The name of its folder among GATES; None: the webhook has not prepared it."""
-    for volume in fields.objects(pod, "spec/volumes"):
-        found = GATE.fullmatch(fields.text(volume, "hostPath/path"))
-        if found:
-            return found[1]
-    return None
+    own = (one for one in fields.objects(pod, "spec/volumes") if fields.text(one, "name") == VOLUME)
+    found = GATE.fullmatch(fields.text(next(own, None), "hostPath/path"))
+    return found[1] if found else None
 
 
 def _devices(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,12 +70,12 @@ class Handover:
         return {*cdi.claims_with_files(self._files), *self._opened().values()}
 
     def _open(self, folder: Path, uid: str) -> None:
-        """The library comes last, and at once."""
+        """The library comes last, and at once. It is a copy: a pod that is made to write there changes no other's."""
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         (folder / OWNER).write_text(uid)
         fresh = folder / f".{LIBRARY}.{os.getpid()}"
         fresh.unlink(missing_ok=True)
-        os.link(self._inside.library, fresh)
+        shutil.copy(self._inside.library, fresh)
         fresh.replace(folder / LIBRARY)
 
     def _opened(self) -> dict[Path, str]:

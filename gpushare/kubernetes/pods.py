@@ -26,7 +26,7 @@ PODS = "/api/v1/pods"
 SOON, LATER = 0.05, 1.0
 """Seconds until what did not go is tried again: a cgroup that is not there yet, and all else."""
 YOUNG = 10.0
-"""Seconds that a pod's cgroup may take without a word."""
+"""Seconds that a pod's cgroup may take without a word, and its programs to end."""
 Claim = Mapping[str, Any]
 
 
@@ -66,7 +66,7 @@ class PodKeeper:
         self._preparer = preparer
         self._server = server
         self._since: dict[str, float] = {}
-        """When a claim was first due that is not prepared yet."""
+        """When a claim was first due that is not prepared yet, or not unprepared."""
         self._told: dict[str, str] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
@@ -96,15 +96,15 @@ class PodKeeper:
         if claims is None:
             return LATER
         done = {record.uid: record.done for record in self._preparer.records if "gate" in record.spec}
-        pauses = [self._prepare(uid, claim) for uid, claim in claims.items() if not done.get(uid)]
-        pauses += [self._unprepare(uid) for uid in done if uid not in claims]
-        self._since = {uid: since for uid, since in self._since.items() if uid in claims}
+        due = [uid for uid in claims if not done.get(uid)]
+        over = [uid for uid in done if uid not in claims]
+        self._since = {uid: self._since.get(uid, time.monotonic()) for uid in (*due, *over)}
+        pauses = [self._prepare(uid, claims[uid]) for uid in due] + [self._unprepare(uid) for uid in over]
         self._told = {uid: text for uid, text in self._told.items() if uid in claims}
         return min((one for one in pauses if one is not None), default=None)
 
     def _prepare(self, uid: str, claim: Claim) -> float | None:
-        meta = claim["metadata"]
-        since = self._since.setdefault(uid, time.monotonic())
+        meta, since = claim["metadata"], self._since[uid]
         try:
             self._preparer.prepare(uid, meta["namespace"], meta["name"])
         except (GpushareError, OSError) as error:
@@ -118,9 +118,13 @@ class PodKeeper:
         return None
 
     def _unprepare(self, uid: str) -> float | None:
+        """Programs that still run are not waited for: other pods wait for their turn. A pod that is deleted by force is
+        gone before they end."""
         try:
-            self._preparer.unprepare(uid)
+            self._preparer.unprepare(uid, within=0.0)
         except (GpushareError, OSError) as error:
+            if time.monotonic() < self._since[uid] + YOUNG:
+                return SOON
             log.info("a pod is over, and its claim is not: %s", error)
             return LATER
         return None

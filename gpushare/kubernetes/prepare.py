@@ -92,11 +92,12 @@ class Preparer:
             if record is not None and record.done:
                 self._make(uid, record.namespace, record.name, record)
 
-    def unprepare(self, uid: str) -> None:
-        """Nothing of the claim is left when this returns. Raises GpushareError, also while programs of it run."""
+    def unprepare(self, uid: str, within: float = LEAVES_WITHIN) -> None:
+        """Nothing of the claim is left when this returns. Raises GpushareError, also while programs of it still run
+        after so many seconds."""
         if is_uid(uid):
             with self.lock(uid):
-                self._remove(uid)
+                self._remove(uid, within)
 
     def sweep(self, uid: str) -> None:
         """The same, if it is not known as prepared. Raises GpushareError."""
@@ -202,19 +203,19 @@ class Preparer:
 
     # ---- the end ---------------------------------------------------------------------------------------
 
-    def _remove(self, uid: str) -> None:
-        self._free(uid)
+    def _remove(self, uid: str, within: float = LEAVES_WITHIN) -> None:
+        self._free(uid, within)
         self.handover.take(uid)
         self.records.drop(uid)
 
-    def _free(self, uid: str) -> None:
+    def _free(self, uid: str, within: float = LEAVES_WITHIN) -> None:
         """No placement of the claim is left."""
         for placed in self._daemon().placements():
             if placed["id"].startswith(placement_of(uid)):
-                self._displace(placed["id"], placed["attempt"])
+                self._displace(placed["id"], placed["attempt"], within)
 
-    def _displace(self, id: str, attempt: int) -> None:
-        deadline, pause = time.monotonic() + LEAVES_WITHIN, 0.002
+    def _displace(self, id: str, attempt: int, within: float) -> None:
+        deadline, pause = time.monotonic() + within, 0.002
         while True:
             try:
                 placed = self._daemon().displace(id, attempt)

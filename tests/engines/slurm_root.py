@@ -1,8 +1,8 @@
 """Another version of Slurm for these tests: that of a root of its own, such as `make slurm-root` makes.
 
 GPUSHARE_TEST_SLURM_ROOT names the folder. Its programs then take the place of the machine's own: small scripts of their
-names come first in PATH, and enter the root. It sees this machine's processes, devices, /tmp and the project, which are
-mounted there for this process and what it starts alone.
+names come first in PATH, and enter the root. It sees this machine's processes, devices, /tmp, hosts and the project:
+they are mounted there for this process and what it starts alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ NAMES = ["munged", "slurmctld", "slurmd", "slurmdbd", "scontrol", "squeue", "sba
 NAMES += ["sinfo", "sacctmgr", "gcc"]
 NEW_MOUNTS = 0x00020000
 PROJECT = Path(__file__).resolve().parents[2]
-SEEN = (Path("/proc"), Path("/dev"), Path("/sys"), Path("/tmp"), PROJECT)
+HOSTS = Path("/etc/hosts")
+"""A controller listens at the address of its own name."""
+SEEN = (Path("/proc"), Path("/dev"), Path("/sys"), Path("/tmp"), PROJECT, HOSTS)
 SCRIPT = """#!/bin/sh
 PATH=${{PATH#{bin}:}}
 export PATH
@@ -54,6 +56,11 @@ def program(root: Path, name: str) -> str | None:
     return next((place for place in places if os.path.lexists(root / place[1:])), None)
 
 
+def hosts() -> Path:
+    """As Slurm reads them."""
+    return (directory() or Path("/")) / HOSTS.relative_to("/")
+
+
 @functools.cache
 def enter() -> str:
     """The folder of the scripts, which is to come first in PATH; "": the machine's own Slurm is meant."""
@@ -66,7 +73,10 @@ def enter() -> str:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     for path in SEEN:
         inside = root / path.relative_to("/")
-        inside.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            inside.mkdir(parents=True, exist_ok=True)
+        else:
+            inside.touch()
         subprocess.run(["mount", "--rbind" if path == Path("/dev") else "--bind", path, inside], check=True)
     folder = tempfile.mkdtemp(prefix="gs-slurm-bin-", dir="/tmp")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

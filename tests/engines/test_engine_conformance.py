@@ -487,7 +487,7 @@ def test_a_command_from_before_is_void_afterwards(stand: Stand) -> None:
     with suppress(Deposed):
         stand.evict(uid, grace=0.0, token=early)
     stand.wait(1.0)
-    stand.until(lambda: stand.phase(uid) == "running", "it runs; a kubelet says so up to ten seconds after the restart")
+    stand.until(lambda: stand.phase(uid) == "running", "it runs: a kubelet may say so ten seconds later")
     assert stand.began(uid) == stand.alive(uid) == 1
 
 

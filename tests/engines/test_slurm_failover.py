@@ -10,9 +10,9 @@ import re
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
+import slurm_root
 from slurm_stage import Cluster, Stage, missing, open_folder, with_plugins
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -32,9 +32,9 @@ class Pair(Cluster):
             text = text.replace(name, f"backup-{name}")
         conf.write_text(text)
         hosts = self.root / "hosts"
-        hosts.write_text(f"{Path('/etc/hosts').read_text()}\n127.0.0.2 {BACKUP}\n")
+        hosts.write_text(f"{slurm_root.hosts().read_text()}\n127.0.0.2 {BACKUP}\n")
         self._forget("backup-slurmctld")
-        line = f"hostname {BACKUP} && mount --bind {hosts} /etc/hosts && exec slurmctld -f {conf}"
+        line = f"hostname {BACKUP} && mount --bind {hosts} {slurm_root.hosts()} && exec slurmctld -f {conf}"
         words = ["unshare", "--uts", "--mount", "sh", "-c", line]
         self.run(*words, check=True, env={"SLURM_CONF": str(conf)})
         self.until(lambda: self.pings() == ["UP", "UP"], f"the backup answers: {self.pings()}")

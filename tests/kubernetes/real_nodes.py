@@ -118,7 +118,7 @@ class RealNode:
         self.name = name
         self.folder = cluster.folder / name
         self.cgroup = f"{cluster.folder.name}-{os.getpid()}-{name}"
-        """Of this node alone: a kubelet ends what is in it and of no pod of its own, and tests have several clusters."""
+        """Of this node alone: a kubelet ends what is in it of no pod of its own, and tests have several clusters."""
         self.pool = self.folder / "pool"
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
         self.ports = free_ports(2)

@@ -3,6 +3,7 @@ daemon are the real ones; the kubelet's part is done by the test."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from webhook_cases import pod
 from webhook_stage import deploy, webhook_at
 
 from gpushare.cluster.engines.seam import Accepted
+from gpushare.kubernetes.carried import gate_of
 from gpushare.kubernetes.names import NODE_GPUS
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -36,8 +38,8 @@ def node():
         yield made
 
 
-def started(node: KubeNode, **asked: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Pods with these annotations, on the first GPU and prepared: as they are stored then."""
+def bound(node: KubeNode, **asked: dict[str, str]) -> None:
+    """Pods with these annotations, on the first GPU."""
     with webhook_at(node.api, node.folder) as webhook:
         webhook.ready()
         for name, annotations in asked.items():
@@ -54,10 +56,17 @@ def started(node: KubeNode, **asked: dict[str, str]) -> dict[str, dict[str, Any]
             assert scheduler.start(f"p-{name}", NODE, 0, tasks.memory) == Accepted()
     finally:
         scheduler.close()
+
+
+def started(node: KubeNode, **asked: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The same, and prepared: as they are stored then."""
+    bound(node, **asked)
     for name in asked:
         node.pod(f"p-{name}")
-    until(lambda: len(node.placed()) == len(asked), lambda: f"the placements: {node.log()}")
-    return {name: node.api.objects[f"{PODS}/{name}"] for name in asked}
+    found = {name: node.api.objects[f"{PODS}/{name}"] for name in asked}
+    gates = [node.state / "pods" / str(gate_of(one)) / "libgpushare.so" for one in found.values()]
+    until(lambda: all(one.exists() for one in gates), lambda: f"the gates to open: {node.log()}")
+    return found
 
 
 def test_programs_of_two_pods_lend_and_are_held_to_what_they_were_given(node):
@@ -89,4 +98,25 @@ def test_what_a_program_sets_in_its_environment_does_not_count(node):
     finally:
         program.end()
     node.api.remove(f"{PODS}/small")
+    until(lambda: not node.leftovers(), lambda: f"nothing to be left: {node.leftovers()}")
+
+
+def test_pods_that_are_gone_while_their_programs_run_hold_up_nobody(node):
+    """Deleted with --force: the API server forgets them at once, and the kubelet gives them their time to end."""
+    names = [f"gone-{number}" for number in range(3)]
+    stored = started(node, **{name: {"gpu-memory": "512"} for name in names})
+    programs = [Program(node, stored[name]) for name in names]
+    try:
+        assert [one.do(100) for one in programs] == [0, 0, 0]
+        for name in names:
+            node.api.remove(f"{PODS}/{name}")
+        bound(node, next={"gpu-memory": "512"})
+        began = time.monotonic()
+        node.pod("p-next")
+        until(lambda: len(node.placed()) == 4, "its placement")
+        assert time.monotonic() < began + 2.5
+    finally:
+        for one in programs:
+            one.end()
+    node.api.remove(f"{PODS}/next")
     until(lambda: not node.leftovers(), lambda: f"nothing to be left: {node.leftovers()}")

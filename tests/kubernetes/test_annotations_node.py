@@ -228,6 +228,45 @@ def test_what_is_in_the_way_of_a_gate_is_told(pods):
     pods.opened()
 
 
+def test_a_pod_that_removes_what_it_asks_for_keeps_its_placement(pods):
+    uid = pods.bound()
+    pods.node.pod(uid)
+    pods.opened()
+    pods.api.change(pods.path("train"), lambda pod: pod["metadata"]["annotations"].pop(CLAIM))
+    pods.node.pod(pods.bound("next", gate="f" * 32))
+    pods.opened("f" * 32)  # so it has looked
+    assert len(pods.node.placed()) == 2 and pods.library().exists()
+
+
+def test_the_gate_of_another_pod_opens_nobody_s_and_does_not_end_with_him(pods):
+    """Whose volumes name it: by a volume of another name, and as its own."""
+    pods.node.pod(pods.bound("owner"))
+    pods.opened()
+    uid = pods.bound("thief", gate="f" * 32)
+    stolen = {"name": "mine", "hostPath": {"path": f"{GATES}/{GATE}/libgpushare.so"}}
+    pods.api.change(pods.path("thief"), lambda pod: pod["spec"]["volumes"].insert(0, stolen))
+    pods.node.pod(uid)
+    pods.opened("f" * 32)
+    pods.node.pod(pods.bound("copy"))
+    until(pods.events, "an event")
+    assert "there is a job" in pods.events()[0], "it is made of the gate, and so there is one of a gate"
+    pods.gone("thief")
+    pods.gone("copy")
+    until(lambda: not pods.library("f" * 32).exists(), "the thief to end")
+    assert pods.library().exists() and [one["job"]["name"] for one in pods.node.placed()] == ["team-a/owner"]
+
+
+def test_who_writes_into_its_library_changes_no_other_s(pods):
+    """A container that its user has given the volume may write into it."""
+    pods.node.pod(pods.bound("first"))
+    pods.opened()
+    with pods.library().open("r+b") as file:
+        file.write(b"evil")
+    pods.node.pod(pods.bound("second", gate="f" * 32))
+    pods.opened("f" * 32)
+    assert pods.library("f" * 32).read_bytes()[:4] == b"\x7fELF"
+
+
 def test_the_node_s_gpus_are_an_object_of_the_node(pods):
     (found,) = pods.api.of("nodegpus")
     assert (found["kind"], found["metadata"]["name"]) == ("NodeGpus", NODE)

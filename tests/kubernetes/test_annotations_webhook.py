@@ -23,6 +23,8 @@ from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.review import answer, claimed
 
 OURS = {"schedulerName": "gpushare"}
+NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""To NVIDIA's runtime a container of this is one like any other."""
 WITHOUT_CLAIMS = ("/apis/resource.k8s.io/",)
 
 
@@ -32,8 +34,8 @@ def admitted(one: dict[str, Any], rules: Rules = Rules()) -> dict[str, Any]:  # 
     return patched(one, json.loads(base64.b64decode(response["patch"])))
 
 
-def reviewed(one: dict[str, Any], rules: Rules = Rules()) -> dict[str, Any]:  # noqa: B008
-    request = {"uid": "u", "namespace": "team-a", "object": one}
+def reviewed(one: dict[str, Any], rules: Rules = Rules(), **more: Any) -> dict[str, Any]:  # noqa: B008
+    request = {"uid": "u", "namespace": "team-a", "object": one, **more}
 
     def made(_: object) -> None:
         raise AssertionError("there are no templates")
@@ -142,8 +144,37 @@ def test_another_container_that_is_named_gets_it_and_no_other():
     one = pod({"gpu-fraction": "0.5", "gpu-fraction-container-name": "prepare"}, **OURS)
     one["spec"]["initContainers"] = [{"name": "prepare", "image": "x"}]
     stored = admitted(one)
-    assert "env" not in stored["spec"]["containers"][0]
+    assert variables(stored["spec"]["containers"][0]) == NO_GPU
     assert variables(stored["spec"]["initContainers"][0])["GPUSHARE_MODE"] == "enforce"
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_other_containers_have_no_gpu_and_none_of_its_volumes(kind):
+    """Images of CUDA say NVIDIA_VISIBLE_DEVICES=all. Who may write into the folder of the socket takes its place."""
+    mounts = [{"name": "gpushare-sockets", "mountPath": "/x"}, {"name": "gpushare", "mountPath": "/y"}]
+    data = {"name": "data", "mountPath": "/data"}
+    env = [{"name": "MY", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    other = {"name": "other", "image": "cuda", "env": env, "volumeMounts": [*mounts, data]}
+    one = pod({"gpu-fraction": "0.5"}, **OURS)
+    one["spec"].setdefault(kind, []).append(other)
+    stored = admitted(one)
+    found = stored["spec"][kind][-1]
+    assert variables(found) == {"MY": "1", **NO_GPU} and found["volumeMounts"] == [data]
+    assert variables(stored["spec"]["containers"][0])["GPUSHARE_MODE"] == "enforce"
+
+
+def test_a_container_for_debugging_has_no_gpu_either():
+    stored = admitted(pod({"gpu-fraction": "0.5"}, **OURS))
+    known = {"name": "known", "image": "cuda"}
+    added = {"name": "added", "image": "cuda", "volumeMounts": [{"name": "gpushare-sockets", "mountPath": "/x"}]}
+    before = {**stored, "spec": {**stored["spec"], "ephemeralContainers": [known]}}
+    after = {**stored, "spec": {**stored["spec"], "ephemeralContainers": [known, added]}}
+    response = reviewed(after, subResource="ephemeralcontainers", oldObject=before)
+    found = patched(after, json.loads(base64.b64decode(response["patch"])))["spec"]["ephemeralContainers"]
+    assert found[0] == known, "nobody may change it"
+    assert variables(found[1]) == NO_GPU and found[1]["volumeMounts"] == []
+    other = pod({"gpu-fraction": "0.5"}, ephemeralContainers=[added], schedulerName="another")
+    assert reviewed(other, subResource="ephemeralcontainers", oldObject=other) == {"uid": "u", "allowed": True}
 
 
 @pytest.mark.parametrize("scheduler", [{}, {"schedulerName": "default-scheduler"}])

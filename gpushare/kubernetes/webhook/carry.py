@@ -13,16 +13,19 @@ from typing import Any
 from gpushare.container import LIBRARY, SOCKETS
 from gpushare.errors import UsageError
 from gpushare.kubernetes import fields
-from gpushare.kubernetes.carried import CLAIM, GATES, GPUS, LIMIT, REQUEST, WRITTEN
+from gpushare.kubernetes.carried import CLAIM, GATES, GPUS, LIMIT, REQUEST, VOLUME, WRITTEN
 from gpushare.kubernetes.names import SCHEDULER
 from gpushare.kubernetes.webhook.asked import Asked
 from gpushare.kubernetes.webhook.share import Share
 
-__all__ = ["patch"]
+__all__ = ["patch", "patch_of_added"]
 
 HOST_SOCKETS = "/run/gpushare/containers"
 """Of the system's node daemon."""
-VOLUMES = ("gpushare", "gpushare-sockets")
+VOLUMES = (VOLUME, "gpushare-sockets")
+NO_GPU = ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},)
+"""Images of CUDA say `all`, and NVIDIA's runtime is the pod's, not the container's."""
+ADDED = "ephemeralContainers"
 
 
 def patch(pod: Mapping[str, Any], asked: Asked, share: Share, gate: str) -> list[dict[str, Any]]:
@@ -39,7 +42,35 @@ def patch(pod: Mapping[str, Any], asked: Asked, share: Share, gate: str) -> list
         _added("/spec/volumes", _volumes(gate), spec.get("volumes")),
         _added(f"{at}/volumeMounts", _mounts(), container.get("volumeMounts")),
         _added(f"{at}/env", _env(gate), container.get("env")),
+        *(
+            step
+            for other in ("containers", "initContainers")
+            for place, one in enumerate(spec.get(other) or ())
+            if (other, place) != asked.container
+            for step in _without(f"/spec/{other}/{place}", one)
+        ),
     ]
+
+
+def patch_of_added(pod: Mapping[str, Any], before: Any) -> list[dict[str, Any]]:
+    """Of containers that come to a pod which runs. `before`: the pod without them."""
+    if not fields.named(pod, "annotations", CLAIM):
+        return []
+    known = {one.get("name") for one in fields.objects(before, f"spec/{ADDED}")}
+    return [
+        step
+        for place, one in enumerate(fields.objects(pod, f"spec/{ADDED}"))
+        if one.get("name") not in known
+        for step in _without(f"/spec/{ADDED}/{place}", one)
+    ]
+
+
+def _without(at: str, container: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """It has no GPU, and cannot write where daemon and library are: the volumes are its pod's."""
+    mounts = fields.objects(container, "volumeMounts")
+    kept = [one for one in mounts if one.get("name") not in VOLUMES]
+    mine = [{"op": "add", "path": f"{at}/volumeMounts", "value": kept}] if kept != mounts else []
+    return [_added(f"{at}/env", NO_GPU, container.get("env")), *mine]
 
 
 def _annotations(pod: Mapping[str, Any], asked: Asked, share: Share) -> dict[str, Any]:

@@ -20,7 +20,11 @@ from gpushare.kubernetes.webhook.template import patch, template
 __all__ = ["Cluster", "answer", "claimed"]
 
 Thing = Mapping[str, Any]
+Answered = tuple[dict[str, Any] | None, list[dict[str, Any]]] | None
+"""A template that is needed, or none, and a patch."""
 API = "admission.k8s.io/v1"
+ADDED = "ephemeralcontainers"
+"""Of a pod that runs: containers to look into it."""
 REFUSED, UNREADABLE, LATER = 403, 400, 503
 """Codes of refusals: 503 for what may be otherwise when the same is asked again."""
 
@@ -37,9 +41,7 @@ class Cluster:
     """The API server has them. Else pods carry their own."""
 
 
-def claimed(
-    pod: Thing, namespace: str, cluster: Cluster, rules: Rules
-) -> tuple[dict[str, Any] | None, list[dict[str, Any]]] | None:
+def claimed(pod: Thing, namespace: str, cluster: Cluster, rules: Rules) -> Answered:
     """The template that it needs, if it needs one, and the patch. None: it asks for nothing. Raises UsageError."""
     try:
         asked = of_pod.read(pod)
@@ -60,6 +62,10 @@ def claimed(
         raise UsageError(f"the pod cannot be read: {type(error).__name__} {error}") from None
 
 
+def _added(pod: Thing, before: object, cluster: Cluster) -> Answered:
+    return None if cluster.claims else (None, carry.patch_of_added(pod, before))
+
+
 def answer(
     review: object, cluster: Callable[[], Cluster], rules: Rules, make: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
@@ -78,7 +84,10 @@ def _response(
     if not isinstance(pod, Mapping) or not isinstance(namespace, str) or not namespace:
         return _refused(uid, UNREADABLE, "the request has no pod in a namespace")
     try:
-        found = claimed(pod, namespace, cluster(), rules)
+        if request.get("subResource") == ADDED:
+            found = _added(pod, request.get("oldObject"), cluster())
+        else:
+            found = claimed(pod, namespace, cluster(), rules)
     except UsageError as error:
         return _refused(uid, REFUSED, _sentence(error))
     except GpushareError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,16 @@ from gpushare.kubernetes.webhook.limits import USUAL_RULES, Rules, together
 
 __all__ = ["Board", "Due", "Listed", "Member"]
 
+log = logging.getLogger(__name__)
+
 HOLD = "gpushare.dev/hold"
 """Annotation: "true" while its user does not want it to start. Scheduling gates say the same."""
 
 RANK: Mapping[str, int] = {"done": 0, "failed": 1, "stopping": 2, "starting": 3, "running": 4}
 """Of phases of a task's pods, which one is the task's."""
 HOLDS = ("starting", "running", "stopping")
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading objects raises that are not as they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,9 @@ class Board:
     def _count_other(self, pod: Thing, taken: dict[str, Needs]) -> None:
         node = pod["spec"].get("nodeName")
         if node and not is_over(pod):
-            taken[node] = taken.get(node, NONE).plus(Needs(*pod["spec"].get("needs") or NONE))
+            said = pod["spec"].get("needs")
+            its = needs.of_pod(pod) if said is None else Needs(*said)
+            taken[node] = taken.get(node, NONE).plus(its)
 
     def _look_at_pods(self, listed: Listed) -> None:
         taken: dict[str, Needs] = {}
@@ -238,7 +245,8 @@ class Board:
                 continue
             marked = bool(of_pod(pod, "annotations", MARK))
             if not marked and (pod["spec"].get("nodeName") or is_over(pod)):
-                continue  # somebody else has started it, or nobody will
+                self._count_other(pod, taken)  # somebody else has started it, or nobody will
+                continue
             member = self._member(pod, listed, kinds)
             found[member.uid] = member
             self.newest = max(self.newest, member.mark.token[0])
@@ -261,6 +269,9 @@ class Board:
             group = groups.read(pod, listed.groups)
         except UsageError as error:
             wrong = f"{error.message} ({error.hint})" if error.hint else error.message
+        except UNREADABLE as error:  # whatever its users have written, other pods go on
+            log.exception("pod %s cannot be read", "/".join(key_of(pod)))
+            wrong = f"it cannot be read: {type(error).__name__}"
         ended = known is not None and known[1].ended
         member = Member(pod, theirs, mark, asked, "" if mark.node else wrong, group, ended=ended)
         self._read[uid] = seen_by, member

@@ -130,7 +130,8 @@ def _holds(one: Thing, values: Mapping[str, str]) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.removeprefix("-").isdecimal() else None
+    """As Kubernetes has it, of 64 bits at most."""
+    return int(text) if text is not None and len(text) <= 20 and text.removeprefix("-").isdecimal() else None
 
 
 def _compare(value: str | None, words: Iterable[str], sign: int) -> bool:

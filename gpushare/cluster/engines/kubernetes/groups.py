@@ -18,6 +18,8 @@ from gpushare.kubernetes import fields
 __all__ = ["NONE", "Group", "Line", "Named", "line_of", "objects", "read"]
 
 MOST_OF_A_GROUP = 10_000
+DIGITS = 9
+"""Of a number that is read at all: users write what they like."""
 
 Line = tuple[str, ...]
 """Whose pods take each other's seats."""
@@ -146,18 +148,26 @@ def _size(pod: Thing) -> int:
     if not of_pod(pod, "labels", GROUP):
         return 1
     text = of_pod(pod, "annotations", SIZE)
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_OF_A_GROUP:
+    size = _count(text, MOST_OF_A_GROUP)
+    if size is None:
         raise UsageError(
             f"it is in a pod group, and its annotation {SIZE} is {text[:20]!r}",
             hint="write how many pods start together",
         )
-    return int(text)
+    return size
 
 
 def _least(pod: Thing, size: int) -> int:
     text = of_pod(pod, "annotations", LEAST)
     if not text or not of_pod(pod, "labels", GROUP):
         return size
-    if not text.isdecimal() or not 1 <= int(text) <= size:
+    least = _count(text, size)
+    if least is None:
         raise UsageError(f"its annotation {LEAST} is {text[:20]!r}", hint=f"write a number from 1 to {SIZE}, {size}")
-    return int(text)
+    return least
+
+
+def _count(text: str, most: int) -> int | None:
+    """None: it is no number from 1 to `most`."""
+    found = int(text) if text.isdecimal() and len(text) <= DIGITS else 0
+    return found if 1 <= found <= most else None

@@ -140,6 +140,8 @@ def _requests(claim: Thing, classes: Mapping[str, Thing]) -> Iterator[tuple[int,
     spec = claim["spec"]["devices"]
     if spec.get("constraints"):
         raise UsageError(f"{title} has constraints, which this scheduler does not read", hint="leave them out")
+    if not spec.get("requests"):
+        raise UsageError(f"{title} requests no GPU", hint=HINT)
     for one in spec["requests"]:
         exactly = one.get("exactly") or {}
         said = [name for name in NOT_READ if one.get(name) or exactly.get(name)]

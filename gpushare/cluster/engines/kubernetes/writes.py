@@ -33,7 +33,7 @@ from gpushare.cluster.engines.kubernetes.names import (
 )
 from gpushare.cluster.engines.kubernetes.volumes import NODE, Unmade
 from gpushare.cluster.engines.seam import Deposed, Unanswered
-from gpushare.errors import GpushareError, NoSuchJob
+from gpushare.errors import GpushareError, NoSuchJob, UsageError
 from gpushare.kubernetes import carried, events, stored
 from gpushare.kubernetes.server import JSON, MERGE, STRATEGIC, Answer, Server
 
@@ -245,9 +245,12 @@ class Writer:
 
     def _claim_again(self, member: Member, place: int) -> None:
         """It has changed meanwhile. Raises Deposed where another service has decided about its pod."""
-        if carried.is_carried(member.claims[place]):
+        known = member.claims[place]
+        if carried.is_carried(known):
             self._read_again(member)
             self._keep_carried(member)
+            if member.claims[place]["spec"] != known["spec"]:
+                raise Refusal(f"the annotation {carried.CLAIM} of its pod was changed meanwhile")
         else:
             self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(member.claims[place]))))
 
@@ -256,7 +259,10 @@ class Writer:
         if carried.is_carried(claim):
             said, mark = status.get("allocation"), member.mark
             uuids = [one.uuid for one in devices]
-            notes = carried.given(claim, said, mark.node, mark.amount, uuids) if said else carried.taken()
+            try:
+                notes = carried.given(claim, said, mark.node, mark.amount, uuids) if said else carried.taken()
+            except UsageError as error:
+                raise Refusal(f"{error.message} ({error.hint})" if error.hint else error.message) from None
             meta = {"resourceVersion": member.pod["metadata"]["resourceVersion"], "annotations": notes}
             member.pod = self._ask("PATCH", POD.format(*member.key), {"metadata": meta}, MERGE)
             self.watched[PODS].put(member.pod)
