@@ -6,6 +6,7 @@ kubelets: test_annotations_on_real_node.py has these.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -24,11 +25,11 @@ from test_webhook_node import Cluster
 
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.seam import Accepted
-from gpushare.kubernetes.carried import CLAIM, gate_of
+from gpushare.kubernetes.carried import CLAIM, GATES, gate_of
 from gpushare.kubernetes.names import NODE_GPUS
 from gpushare.kubernetes.pods import Carried
 from gpushare.kubernetes.publish import Publisher
-from gpushare.kubernetes.server import MERGE, Access, Answer, Server
+from gpushare.kubernetes.server import MERGE, STRATEGIC, Access, Answer, Server
 
 WHY = missing() or ("" if binary("kubectl") else "needs kubectl, which makes of deploy/kubernetes-1.33 what is applied")
 pytestmark = [pytest.mark.skipif(bool(WHY), reason=WHY), pytest.mark.timeout(300)]
@@ -38,6 +39,8 @@ SINCE, POLICIES = (1, 34), (1, 30)
 """Kubernetes that has claims, and that has policies of admission."""
 WORKLOADS = ("DaemonSet", "Deployment")
 WITHIN = 60.0
+MAIN = {"name": "x", "image": "x"}
+BARE = {"containers": [{**MAIN, "name": "main"}], "schedulerName": "gpushare"}
 
 
 def version() -> tuple[int, int]:
@@ -45,6 +48,9 @@ def version() -> tuple[int, int]:
     found = re.search(r"v(\d+)\.(\d+)", said)
     assert found is not None, said
     return int(found[1]), int(found[2])
+
+
+NEWER = pytest.mark.skipif(not WHY and version() < POLICIES, reason="Kubernetes 1.30 has policies of admission")
 
 
 class Older(RealApiServer):
@@ -185,6 +191,91 @@ def test_nobody_has_other_rights(cluster):
         with pytest.raises(Answer) as caught:
             server.ask(method, path, {} if method == "PATCH" else None, MERGE)
         assert caught.value.status == 403
+
+
+@pytest.fixture
+def tenant(cluster):
+    """A user who may do with pods of two namespaces what pods' editors may."""
+    server = cluster.server
+    for name, labels in (("free", {}), ("held", {"gpushare.dev/tenants": "true"})):
+        meta = {"name": name, "labels": {"gpushare.dev/annotations": "true", **labels}}
+        with contextlib.suppress(Answer):
+            server.ask("POST", "/api/v1/namespaces", {"metadata": meta})
+    with contextlib.suppress(Answer):
+        server.ask("POST", "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    return server
+
+
+def refused(server: Server, why: str, name: str, namespace: str = "free", **more: Any) -> None:
+    with pytest.raises(Answer, match=why):
+        made(server, name, namespace, **more)
+
+
+def made(server: Server, name: str, namespace: str = "free", annotations: Any = None, **spec: Any) -> dict[str, Any]:
+    body = {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {**BARE, **spec}}
+    return server.ask("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+
+@NEWER
+def test_a_claim_is_the_webhook_s_alone_and_stays_as_it_is(cluster, webhook, tenant):
+    """Who wrote it would have no gate: its containers would start before their placement, and without the library."""
+    alone = {CLAIM: '{"memory": "1Gi", "limit": "max"}'}
+    refused(tenant, "only gpushare's webhook writes", "own", annotations=alone)
+    stored = made(tenant, "copy", annotations={"gpu-memory": "1024", **alone})
+    assert json.loads(stored["metadata"]["annotations"][CLAIM]) == {"memory": "1Gi"}
+    path = "/api/v1/namespaces/free/pods"
+    for name, value in (("copy", "{}"), ("copy", None), ("later", "{}")):
+        if name == "later":
+            made(tenant, name)
+        for where in ("", "/status"):
+            changed = {"metadata": {"annotations": {CLAIM: value}}}
+            with pytest.raises(Answer, match="only gpushare's webhook writes"):
+                tenant.ask("PATCH", f"{path}/{name}{where}", changed, MERGE)
+    binding = {"metadata": {"name": "later", "annotations": {CLAIM: "{}", "gpu-memory": "1"}}}
+    with pytest.raises(Answer, match="only gpushare's webhook writes"):
+        tenant.ask("POST", f"{path}/later/binding", {**binding, "target": {"kind": "Node", "name": "n1"}})
+    tenant.ask("PATCH", f"{path}/copy", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+
+
+@NEWER
+@pytest.mark.parametrize(
+    ("why", "spec"),
+    [
+        ("no volumes of its node", {"volumes": [{"name": "gpushare", "hostPath": {"path": "/"}}]}),
+        ("no volumes of its node", {"volumes": [{"name": "x", "hostPath": {"path": f"{GATES}/{'0' * 32}"}}]}),
+        ("no volumes of its node", {"volumes": [{"name": "gpushare-sockets", "hostPath": {"path": "/run/gpushare"}}]}),
+        ("no namespaces of its node", {"hostPID": True}),
+        (
+            "no container is privileged",
+            {"initContainers": [{**MAIN, "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]},
+        ),
+        ("only pods with gpu-fraction", {"runtimeClassName": "nvidia"}),
+        (
+            "nobody writes into gpushare's volumes",
+            {
+                "volumes": [{"name": "gpushare-sockets", "hostPath": {"path": "/run/gpushare/containers"}}],
+                "containers": [{**MAIN, "volumeMounts": [{"name": "gpushare-sockets", "mountPath": "/x"}]}],
+            },
+        ),
+    ],
+)
+def test_pods_of_tenants_have_nothing_of_their_node(cluster, webhook, tenant, why, spec):
+    refused(tenant, why, "hostile", "held", **spec)
+    made(tenant, "hostile", "free", **spec)
+    tenant.ask("DELETE", "/api/v1/namespaces/free/pods/hostile", {"gracePeriodSeconds": 0})
+
+
+@NEWER
+def test_pods_of_tenants_have_parts_of_gpus_and_can_be_looked_into(cluster, webhook, tenant):
+    stored = made(tenant, "train", "held", annotations={"gpu-memory": "1024"}, runtimeClassName="nvidia")
+    assert gate_of(stored)
+    path = "/api/v1/namespaces/held/pods/train/ephemeralcontainers"
+    mounts = [{"name": "gpushare-sockets", "mountPath": "/x"}]
+    added = {"spec": {"ephemeralContainers": [{**MAIN, "name": "debug", "volumeMounts": mounts}]}}
+    found = tenant.ask("PATCH", path, added, STRATEGIC)["spec"]["ephemeralContainers"]
+    assert found[0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}] and "volumeMounts" not in found[0]
+    again = {"spec": {"ephemeralContainers": [{**MAIN, "name": "again"}]}}
+    assert len(tenant.ask("PATCH", path, again, STRATEGIC)["spec"]["ephemeralContainers"]) == 2
 
 
 def test_what_nodes_publish_has_a_schema(cluster):
