@@ -30,8 +30,8 @@ class Call(NamedTuple):
     method: str = "POST"
     again: bool = False
     """Repeat it until it succeeds: the engine says so while it is busy."""
-    until: tuple[str, bool] | None = None
-    """Repeat it until this key of the answer has this value."""
+    until: tuple[str, object] | None = None
+    """Repeat it until this key of the answer has this value; one of another type is a failure."""
     each: tuple[str, str, str] | None = None
     """Make it once for each entry of a list: (path of a GET, key of the list, key of an entry). The entry's value is
     put in the body where that says None."""
@@ -60,7 +60,7 @@ ENGINES: Mapping[str, Engine] = {
     "ollama": Engine(
         relief=(
             Call("/api/generate", _UNLOAD, each=("/api/ps", "models", "model")),
-            Call("/api/ps", method="GET", until=("models", False)),
+            Call("/api/ps", method="GET", until=("models", [])),
         ),
         resume=(),
     ),

@@ -17,10 +17,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare.engine_hooks import ENGINES, GENERIC, Call, split
+from gpushare.quantity import format_bytes
 
 __all__ = ["Failed", "make_calls"]
 
 LONGEST_ANSWER = 2**20
+LONGEST_QUOTE = 100
+"""Characters of an answer in the reason of a failure."""
 PAUSE = 0.1
 """Seconds until a request is repeated."""
 
@@ -51,8 +54,10 @@ def _bodies(address: str, call: Call, until: float) -> Iterator[Mapping[str, obj
         yield call.body
         return
     path, key, name = call.each
-    answer = _request(address, Call(path, method="GET"), None, until)
-    entries = answer.get(key) if isinstance(answer, dict) else None
+    listing = Call(path, method="GET")
+    entries = _value(listing, _request(address, listing, None, until), key)
+    if entries is not None and not (isinstance(entries, list) and all(_has(entry, name) for entry in entries)):
+        raise Failed(f"{listing.method} {path}: {key} is {_short(repr(entries))}")
     for entry in entries or ():
         yield {field: entry[name] if value is None else value for field, value in call.body.items()}
 
@@ -65,15 +70,46 @@ def _repeat(address: str, call: Call, body: Mapping[str, object] | None, until: 
             if not call.again or time.monotonic() + PAUSE >= until:
                 raise
         else:
-            if call.until is None or (isinstance(answer, dict) and bool(answer.get(call.until[0])) is call.until[1]):
+            if call.until is None or _is_met(call, *call.until, answer):
                 return
             if time.monotonic() + PAUSE >= until:
-                raise Failed(f"{call.method} {call.path}: {call.until[0]} is not {str(call.until[1]).lower()} in time")
+                wanted = json.dumps(call.until[1])
+                raise Failed(f"{call.method} {call.path}: {call.until[0]} is not {wanted} in time")
         time.sleep(PAUSE)
 
 
-def _request(address: str, call: Call, body: Mapping[str, object] | None, until: float) -> Any:
-    """The answer as data; None if it is not JSON. Raises Failed."""
+def _is_met(call: Call, key: str, wanted: object, answer: bytes) -> bool:
+    """Raises Failed if the answer is of another kind than what is waited for: it says neither yes nor no."""
+    value = _value(call, answer, key)
+    if value is None and isinstance(wanted, list):
+        value = []
+    if type(value) is not type(wanted):
+        raise Failed(f"{call.method} {call.path}: {key} is {_short(repr(value))}")
+    return bool(value == wanted)
+
+
+def _value(call: Call, answer: bytes, key: str) -> Any:
+    """Raises Failed if the answer has none of this name."""
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        found = None
+    if not _has(found, key):
+        said = answer[: 2 * LONGEST_QUOTE].decode("utf-8", "replace")
+        raise Failed(f"{call.method} {call.path}: the answer has no {key}: {_short(said)}")
+    return found[key]
+
+
+def _has(found: object, key: str) -> bool:
+    return isinstance(found, dict) and key in found
+
+
+def _short(said: str) -> str:
+    return said if len(said) <= LONGEST_QUOTE else f"{said[:LONGEST_QUOTE]}..."
+
+
+def _request(address: str, call: Call, body: Mapping[str, object] | None, until: float) -> bytes:
+    """The answer. Raises Failed."""
     what = f"{call.method} {call.path or address.partition('?')[0]}"  # what follows may be a secret
     data = b"" if body is None else json.dumps(dict(body)).encode()
     request = urllib.request.Request(
@@ -85,16 +121,15 @@ def _request(address: str, call: Call, body: Mapping[str, object] | None, until:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
     try:
         with opener.open(request, timeout=max(PAUSE, until - time.monotonic())) as answer:
-            text = answer.read(LONGEST_ANSWER)
+            text = answer.read(LONGEST_ANSWER + 1)
     except urllib.error.HTTPError as error:
         said = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
         raise Failed(f"{what}: HTTP {error.code}" + (f", {said}" if said else "")) from None
     except (OSError, ValueError) as error:
         raise Failed(f"{what}: {getattr(error, 'reason', error)}") from None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+    if len(text) > LONGEST_ANSWER:
+        raise Failed(f"{what}: its answer is longer than {format_bytes(LONGEST_ANSWER)}")
+    return bytes(text)
 
 
 if __name__ == "__main__":
