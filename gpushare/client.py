@@ -138,6 +138,8 @@ class Client:
         return cast(api.Reservations, self._call("GET", "/v1/reservations", api.Reservations))["reservations"]
 
     def release(self, name: str) -> api.Reservation:
+        if not name:
+            raise UsageError("the name of a reservation is empty", hint="`gpushare reserve --list` lists them")
         target = f"/v1/reservations/{quote(name, safe='', errors='backslashreplace')}"
         return cast(api.Reservation, self._call("DELETE", target, api.Reservation))
 

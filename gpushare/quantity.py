@@ -307,8 +307,16 @@ def _refuse(text: str, why: str, hint: str) -> QuantityError:
     return QuantityError(f"cannot read {shown!r} as an amount of memory: {why}", hint=hint)
 
 
+NOTHING_WANTED = "none for no guarantee or no limit, else "
+
+
 def _refuse_zero(text: str) -> QuantityError:
-    return _refuse(text, "nothing", "write none for no guarantee or no limit, else at least 1Mi")
+    return _refuse(text, "nothing", f"write {NOTHING_WANTED}at least 1Mi")
+
+
+def hint_for_something(error: UsageError) -> str:
+    """The hint of an error about an amount, where nothing is no answer."""
+    return (error.hint or "").replace(NOTHING_WANTED, "")
 
 
 def _refuse_word(text: str) -> QuantityError:

@@ -35,7 +35,7 @@ def command(name: str) -> None:
 
 def _release_job(name: str, error: GpushareError) -> bool:
     """Whether it is a queued job, which may start now. Other errors than "there is no such reservation" stay."""
-    if error.exit_code == 4:
+    if error.exit_code in (2, 4):
         return False
     from gpushare.cluster.client import find as find_service
 

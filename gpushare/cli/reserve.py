@@ -11,10 +11,10 @@ from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.config import load_settings
 from gpushare.env import Setting
-from gpushare.errors import UsageError
+from gpushare.errors import QuantityError, UsageError
 from gpushare.launch import visible_devices
 from gpushare.locate import find, for_run
-from gpushare.quantity import format_bytes, format_duration
+from gpushare.quantity import format_bytes, format_duration, hint_for_something
 
 COLUMNS = [
     Column("GPU", right=True),
@@ -58,7 +58,7 @@ def command(*, amount: str | None, name: str, gpus: int, lasting: str | None, li
     if seconds == 0:
         raise UsageError("--for 0s reserves nothing", hint="write 30m or 8h, or leave it out: until it is released")
     body = {
-        "request": Setting(amount, "AMOUNT").quantity().canonical(),
+        "request": _amount(amount),
         "name": name,
         "gpus": gpus,
         "devices": visible_devices(os.environ),
@@ -71,6 +71,14 @@ def command(*, amount: str | None, name: str, gpus: int, lasting: str | None, li
     where = ", ".join(f"{format_bytes(gpu['amount'])} on GPU {gpu['index']}" for gpu in made["gpus"])
     until = "until it is released" if seconds is None else f"for {format_duration(seconds)}"
     _output.echo(f"reserved {where} as {made['name']}, {until}")
+
+
+def _amount(text: str) -> str:
+    try:
+        return Setting(text, "AMOUNT").quantity().canonical()
+    except QuantityError as error:
+        error.hint = hint_for_something(error)
+        raise
 
 
 def _print(found: list[Reservation]) -> None:

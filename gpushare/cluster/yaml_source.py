@@ -22,7 +22,7 @@ from gpushare.cluster.quantity import MICRO, MOST
 from gpushare.errors import QuantityError, UsageError
 from gpushare.nearest import did_you_mean
 from gpushare.paths import example
-from gpushare.quantity import Kind, Quantity, parse_duration
+from gpushare.quantity import Kind, Quantity, hint_for_something, parse_duration
 
 __all__ = ["FileError", "Item", "load", "parse", "parse_gpus", "parse_line", "read_text"]
 
@@ -132,7 +132,7 @@ class Item:
         try:
             quantity = Quantity.parse(self.text())
         except QuantityError as error:
-            self.refuse(error.message, hint=(error.hint or "").replace("none for no guarantee or no limit, else ", ""))
+            self.refuse(error.message, hint=hint_for_something(error))
         if quantity.kind is not Kind.BYTES:
             self.refuse(f"{self._shown()} is not an amount of memory in bytes", hint="write bytes with a unit: 80Gi")
         return quantity.value

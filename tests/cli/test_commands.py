@@ -411,6 +411,13 @@ def test_a_reservation_for_no_time(gpushare, fake, lasting, words):
     assert "hint: " in err
 
 
+def test_a_reservation_of_nothing_is_told_what_can_be_reserved(gpushare, fake):
+    code, _, err = gpushare("reserve", "0")
+    assert code == 2 and "AMOUNT: cannot read '0' as an amount of memory: nothing" in err
+    assert "hint: write at least 1Mi\n" in err and "none" not in err
+    assert not [path for method, path, _ in fake.calls if method == "POST"]
+
+
 def test_a_socket_where_nobody_listens_names_what_says_so(gpushare, environ, tmp_path, monkeypatch):
     monkeypatch.setenv("GPUSHARE_SOCKET", str(tmp_path / "none.sock"))
     code, _, err = gpushare("ps")

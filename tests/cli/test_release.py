@@ -102,6 +102,13 @@ def test_what_the_service_refuses_is_told(gpushare, node, service):
     assert code == 5 and "no job 17 in the queue" in err
 
 
+def test_an_empty_name_is_neither(gpushare, node, service):
+    code, out, err = gpushare("release", "")
+    assert (code, out, service.asked) == (2, "", [])
+    assert err.startswith("gpushare: the name of a reservation is empty\n") and "`gpushare reserve --list`" in err
+    assert not [path for _, path, _ in node.calls if "reservations" in path]
+
+
 def test_anothers_reservation_is_no_job(gpushare, node, service):
     node.released = refusal(403, "not_permitted", "it is bob's")
     code, _, err = gpushare("release", "17")

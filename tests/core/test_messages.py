@@ -944,6 +944,14 @@ def _(tale: Tale) -> None:
     tale.show(tale.heard.notes[-1])
 
 
+@story("a limit that is more than the GPU has")
+def _(tale: Tale) -> None:
+    a = tale.borrower(size=GIB)
+    tale.world.send(BudgetChanged(tale.world.programs[a].job, limit=Quantity.parse("20Gi")))
+    tale.story_of("changed")
+    tale.show(tale.heard.notes[-1])
+
+
 # ---- GPUs that fall ill ----------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gpushare.job_spec import JobSpec
-from gpushare.quantity import Quantity, format_bytes
+from gpushare.quantity import Kind, Quantity, format_bytes
 from gpushare.reasons import Code, Reason
 from gpushared.core import admission, health, lending, measure
 from gpushared.core.events import BudgetChanged
@@ -99,7 +99,7 @@ def apply(tx: Transaction, id: str, found: Found) -> None:
         if ask.job == id:
             ask.priority = job.spec.priority  # else a later ask of the same job would take its place
     tx.emit(BudgetSet(job.id, _after_change(state, job)))
-    tx.record_reason("changed", _changed(job), job=job)
+    tx.record_reason("changed", _changed(state, job), job=job)
     tx.emit(Persist())
     for gpu in found.bounds:
         state.note_excess(job, gpu)
@@ -109,10 +109,12 @@ def apply(tx: Transaction, id: str, found: Found) -> None:
         tx.emit(Publish(gpu))
 
 
-def _changed(job: Job) -> Reason:
+def _changed(state: State, job: Job) -> Reason:
     spec = job.spec
     bounds = {id: {"request": one.request, "limit": one.limit} for id, one in job.bounds.items()}
-    message = f"its budget is now: request {_said(spec.request)}, limit {_said(spec.limit)}, priority {spec.priority}"
+    less = _less_than_said(state, job)
+    limit = _said(spec.limit) + (f" ({less})" if less else "")
+    message = f"its budget is now: request {_said(spec.request)}, limit {limit}, priority {spec.priority}"
     return Reason(Code.BUDGET_CHANGED, message, data={"priority": spec.priority, "gpus": bounds})
 
 
@@ -121,10 +123,24 @@ def _said(amount: Quantity) -> str:
     return format_bytes(amount.value) if amount.text.isdecimal() else str(amount)
 
 
+def _less_than_said(state: State, job: Job) -> str:
+    """Where the limit is less than was said in bytes: no GPU gives more than it has."""
+    limit = job.spec.limit
+    if limit.kind is not Kind.BYTES:
+        return ""
+    less = [(state.gpus[id], one.limit) for id, one in job.bounds.items() if one.limit < limit.value]
+    return ", ".join(f"{format_bytes(amount)} on GPU {gpu.index}, which can give no more" for gpu, amount in less)
+
+
 def _after_change(state: State, job: Job) -> str:
-    over = []
+    notes, over = [], []
+    less = _less_than_said(state, job)
+    if less:
+        notes.append(f"the limit is {less}")
     for id, bounds in job.bounds.items():
         excess = state.usage(job, id) - bounds.limit
         if excess > 0:
             over.append(f"{format_bytes(excess)} above the new limit on GPU {state.gpus[id].index}")
-    return f"{', '.join(over)}: nothing is taken away, but the job cannot grow" if over else ""
+    if over:
+        notes.append(f"{', '.join(over)}: nothing is taken away, but the job cannot grow")
+    return "; ".join(notes)
