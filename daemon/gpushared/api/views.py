@@ -62,7 +62,7 @@ class Views:
             self._fill(shown, record, job, self.shell.core)
             if shown["state"] == "running" and any(gpu["loan"] for gpu in shown["gpus"]):
                 shown["state"] = "borrowing"
-            if shown["state"] in ("running", "borrowing") and self._is_stopped(shown):
+            if shown["state"] in ("running", "borrowing") and self._is_stopped(record, shown):
                 shown["state"] = "stopped"
         elif record.ending.last_seen is not None:
             gpus: list[api.JobGpu] = record.ending.last_seen["gpus"]
@@ -101,9 +101,12 @@ class Views:
             return "waiting"
         return "running" if job.aside is None else "idle"
 
-    def _is_stopped(self, shown: api.Job) -> bool:
-        """Whether all its processes that have opened a GPU are stopped (SIGSTOP)."""
-        return bool(shown["processes"]) and all(is_stopped(one["pid"]) for one in shown["processes"])
+    def _is_stopped(self, record: JobRecord, shown: api.Job) -> bool:
+        """Whether all its processes that have opened a GPU are stopped (SIGSTOP); if none has, its program."""
+        pids = [one["pid"] for one in shown["processes"]]
+        if not pids and record.main is not None:
+            pids = [record.main.pid]
+        return bool(pids) and all(map(is_stopped, pids))
 
     def _fill(self, shown: api.Job, record: JobRecord, job: Job, core: NodeState) -> None:
         for id in job.bounds:
