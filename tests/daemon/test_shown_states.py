@@ -146,6 +146,22 @@ def test_what_is_parked_counts_for_no_process_and_is_shown_apart(lent) -> None:
     assert process["gpus"] == {GPU: 2}, "the page has what it will use again"
 
 
+def test_the_peak_of_a_job_with_several_processes_is_never_below_what_it_uses(make_daemon) -> None:
+    """Of one process the page has the exact peak; of several what was seen counts, and this look is one."""
+    daemon = make_daemon(sample_interval=3600.0)
+    job = daemon.client.register(JOB | {"devices": ["0"]})["id"]
+    with daemon.connect() as one, daemon.connect() as other:
+        for shim in (one, other):
+            shim.hello(job, request=4 * GIB, limit=14 * GIB)
+            shim.attach(GPU)
+            shim.allocate(3 * GIB)
+        (on,) = daemon.client.job(job)["gpus"]
+        assert on["accounted"] == 6 * GIB and on["peak"] == on["usage"]
+        other.free(2 * GIB)
+        (now,) = daemon.client.job(job)["gpus"]
+        assert now["peak"] == on["usage"] > now["usage"]
+
+
 def test_a_lost_gpu_has_nothing_to_give(lent) -> None:
     daemon = lent.daemon
     waiting = daemon.client.register(JOB | {"devices": ["0"], "request": "1Gi"})["id"]
