@@ -179,3 +179,21 @@ def test_a_restarted_scheduler_leaves_those_that_fill_a_node_alone(others, ruled
 def test_a_node_that_does_not_say_what_it_has_takes_all(others, ruled):
     submit(others, "train", cpu="1000", memory="9Ti")
     ruled.go(lambda: others.programs["train"].began)
+
+
+@pytest.mark.parametrize("more", [{}, {"cpu": "1"}])
+def test_a_node_takes_as_many_pods_as_it_says(others, ruled, more):
+    """Small ones of one user; the kubelet would let the next pod fail, whose ever it is."""
+    for node, pods in (("n1", "3"), ("n2", "2")):
+        said = {"cpu": "16", "memory": "64Gi", "pods": pods}
+        others.api.change(f"{NODES}/{node}", lambda one, said=said: one["status"].update(allocatable=said))
+    other(others, "web", "n1")
+    for number in range(5):
+        submit(others, f"p{number}", **more)
+    ruled.settle()
+    for _ in range(10):
+        ruled.round()
+    assert sum(one.began for one in others.programs.values()) == 4
+    (waits,) = [one for number in range(5) if not (one := others.pod(f"p{number}"))["spec"].get("nodeName")]
+    message = waits["status"]["conditions"][0]["message"]
+    assert message.endswith("; 2 nodes lack the place for one more pod that it needs"), message

@@ -358,8 +358,7 @@ class Kubernetes(QueueKeeper):
     def _in_full(self, member: Member, text: str) -> str:
         if member.asked is None:
             return text
-        needs = member.asked.wants.needs
-        return told(text, needs, self._room.short(needs))
+        return told(text, *self._room.short(member.asked.wants.needs))
 
     def _tell(self, member: Member, text: str) -> None:
         """Only what its users have not been told yet."""

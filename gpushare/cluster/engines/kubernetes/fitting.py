@@ -90,10 +90,10 @@ def fits(node: Thing, wants: Wants, left: Needs = PLENTY) -> bool:
     return wants.matches(node["metadata"]["name"], node["metadata"].get("labels") or {})
 
 
-def told(text: str, needs: Needs, short: int) -> str:
+def told(text: str, short: int, lacked: Needs) -> str:
     """Why it waits, in the allocator's words, which knows no CPUs. `short`: nodes that have less left of these."""
     lack = f"{short} nodes lack" if short != 1 else "1 node lacks"
-    return NAMED.sub(LABEL, text) + (f"; {lack} the {needs} that it needs" if short else "")
+    return NAMED.sub(LABEL, text) + (f"; {lack} the {lacked} that it needs" if short else "")
 
 
 def _tolerates(toleration: Thing, taint: Thing) -> bool:

@@ -24,7 +24,7 @@ class Room:
         """CPUs and memory of each node that starts since the last look take."""
         self._crowded: set[str] = set()
         """Nodes whose CPUs or memory were too small for a start since then."""
-        self._short: dict[Needs, int] = {}
+        self._short: dict[Needs, tuple[int, Needs]] = {}
 
     def look(self) -> None:
         """The board has just looked: it counts what was begun before."""
@@ -32,11 +32,11 @@ class Room:
         self._crowded.clear()
         self._short.clear()
 
-    def short(self, needs: Needs) -> int:
-        """How many nodes had less of these left at the last look."""
+    def short(self, needs: Needs) -> tuple[int, Needs]:
+        """How many nodes had less of these left at the last look, and of which."""
         if needs not in self._short:
-            rooms = [kept.room for kept in self._board.nodes.values()] if needs != NONE else []
-            self._short[needs] = sum(not needs.within(one) for one in rooms)
+            rooms = [kept.room for kept in self._board.nodes.values() if not needs.within(kept.room)]
+            self._short[needs] = len(rooms), needs.beyond(rooms) if rooms else NONE
         return self._short[needs]
 
     def take(self, due: Sequence[tuple[Member, Place]]) -> Refused | Busy | None:
@@ -60,7 +60,9 @@ class Room:
                 if place.node in self._crowded:
                     return Busy()
                 self._crowded.add(place.node)
-                return Refused("its CPUs and memory do not fit beside what runs there", place.node)
+                return Refused(
+                    "its CPUs and memory do not fit beside what runs there, or it takes no more pods", place.node
+                )
         for node, wanted in crowd.items():
             self._begun[node] = self._begun.get(node, NONE).plus(wanted)
         board.used.update(more)
