@@ -409,6 +409,11 @@ static void frees_first(void) {
             REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && !pool[0].frees_first);
         REQUIRE(gs_unknown_frees == before + 3);
     }
+    for (int way = 0; way < 2; way++) { /* these know no such flag */
+        CUgraphExec plainly = on_two_gpus(way, 0);
+        for (int i = 0; i < 3; i++)
+            REQUIRE(CALLED(launch_by(false, plainly)) == CUDA_SUCCESS && !pool[0].frees_first);
+    }
     CUgraphExec exec;
     begin();
     add(0, FREE, 0, 0); /* a graph that only frees is noted, too */
