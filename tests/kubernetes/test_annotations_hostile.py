@@ -156,3 +156,13 @@ def test_a_claim_of_kubernetes_without_requests_stops_nobody_else(tmp_path):
     finally:
         scheduler.close()
         cluster.close()
+
+
+def test_what_no_text_can_have_is_told_once(cluster, scheduler):
+    """Half of a character: the API server stores another one, and what is stored would never be what is to be told."""
+    cluster.submit("hostile", memory="8Gi", said={"kind": "\ud800"})
+    for _ in range(3):
+        scheduler.token()
+        scheduler.job("")
+    assert told(cluster, "hostile").encode()
+    assert sum(path.endswith("/hostile/status") for _, path in cluster.api.requests) == 1

@@ -65,7 +65,7 @@ def test_a_pod_group_and_a_group_of_a_workload_say_with_how_many_pods_they_start
 def test_pods_of_a_group_without_a_gang_are_jobs_of_their_own():
     named = Named({KEY: workload(BASIC)}, {(NAMESPACE, "g"): pod_group(BASIC)})
     for spec in (by_group(), by_workload()):
-        assert groups.read(pod(spec), named) == Group(("owner", "1"))
+        assert groups.read(pod(spec), named) == Group(("owner", NAMESPACE, "1"))
     one = Named(pod_groups={(NAMESPACE, "g"): pod_group({"gang": {"minCount": 1}})})
     assert not groups.read(pod(by_group()), one).open
 
@@ -98,7 +98,7 @@ def test_a_group_that_says_nothing_of_use_is_told(spec, named, words):
 
 @pytest.mark.parametrize("odd", [5, "x", [], {"name": 5}, {"podGroupName": ["x"]}, None])
 def test_odd_references_are_none(odd):
-    assert groups.read(pod({"schedulingGroup": odd, "workloadRef": odd and []}), SERVED).line == ("owner", "1")
+    assert groups.read(pod({"schedulingGroup": odd, "workloadRef": odd and []}), SERVED).line == ("owner", NAMESPACE, "1")
 
 
 # ---- seats ---------------------------------------------------------------------------------------------

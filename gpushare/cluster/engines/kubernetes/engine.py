@@ -362,7 +362,7 @@ class Kubernetes(QueueKeeper):
 
     def _tell(self, member: Member, text: str) -> None:
         """Only what its users have not been told yet."""
-        text = text[: self._api.LONGEST]
+        text = text[: self._api.LONGEST].encode(errors="replace").decode()  # as the API server stores it
         if member.told != text and self._notes < MOST_NOTES:
             self._notes += 1
             self._api.write.tell(member, text)

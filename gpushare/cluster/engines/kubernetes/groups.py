@@ -141,7 +141,8 @@ def _title(pod: Thing) -> str:
 
 def _owner(pod: Thing) -> Line | None:
     owners: Iterable[Mapping[str, Any]] = pod["metadata"].get("ownerReferences") or ()
-    return next((("owner", str(one["uid"])) for one in owners if one.get("controller")), None)
+    namespace = str(pod["metadata"].get("namespace", ""))
+    return next((("owner", namespace, str(one["uid"])) for one in owners if one.get("controller")), None)
 
 
 def _size(pod: Thing) -> int:
