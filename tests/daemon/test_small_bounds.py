@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
+import urllib.request
 
 import pytest
 from daemon_harness import GIB, GPU, until
@@ -12,6 +14,7 @@ from daemon_harness import GIB, GPU, until
 from gpushare._layout import lib
 from gpushare.errors import GpushareError
 from gpushare.quantity import Quantity
+from gpushared.api.http_listener import NOBODY
 from gpushared.core import budget_change
 from gpushared.core.events import BudgetChanged, JobSubmitted
 from gpushared.core.policy import MIB
@@ -37,6 +40,26 @@ def test_a_number_in_a_body_too(daemon, body):
     job = daemon.client.register(JOB)["id"]
     assert daemon.http("PATCH", f"/v1/jobs/{job}", body)[0] == 400
     assert daemon.shell.core_loop.errors == 0
+
+
+@pytest.mark.parametrize("over", ["the socket", "TCP"])
+def test_metrics_wait_until_their_reader_has_read_enough(make_daemon, over):
+    """They are made in one piece: who asks for them again and again without reading must not have them all made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    daemon = make_daemon(metrics_listen=f"127.0.0.1:{port}")
+    waited = []
+
+    async def room(uid, more=0):
+        waited.append(uid)
+
+    daemon.shell.limits.bytes.room = room
+    if over == "TCP":
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert b"gpushare_build_info" in answer.read()
+    else:
+        assert daemon.http("GET", "/metrics")[0] == 200
+    assert waited == [os.geteuid() if over == "the socket" else NOBODY]
 
 
 # ---- failures ----------------------------------------------------------------------------------

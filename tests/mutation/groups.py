@@ -48,8 +48,8 @@ PARTS = (
         )
     ),
     *(f"shim/preload/{name}.c" for name in ("hook_linear", "hook_pool", "hook_vmm", "message", "packet", "pool")),
-    *(f"shim/preload/{name}.c" for name in ("hook_context", "hook_graph", "hook_info", "hook_multicast")),
-    *(f"shim/preload/{name}.c" for name in ("python", "stream", "table", "trim")),
+    *(f"shim/preload/{name}.c" for name in ("hook_context", "hook_graph", "hook_info", "hook_multicast", "hook_nvml")),
+    *(f"shim/preload/{name}.c" for name in ("borrower", "python", "stream", "table", "trim")),
     *(f"shim/preload/{name}.h" for name in ("account", "charge", "descriptor", "device", "lock", "stream", "system")),
     "shim/credit.h",
 )
