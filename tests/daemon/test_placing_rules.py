@@ -255,3 +255,22 @@ def test_after_lost_notes_the_engines_word_is_the_jobs_budget(node: Subprocess, 
         assert (gpu["uuid"], gpu["request"], gpu["limit"]) == (GPU, GIB, 4 * GIB)
         assert [job["id"] for job in node.client.jobs()] == [JOB]
         other.kill()
+
+
+def test_after_lost_notes_a_gpu_that_its_programs_have_not_opened_is_its_own_again(node: Subprocess, program) -> None:
+    """Its page names the GPUs that a program has opened, the engine those on which it was placed."""
+    node.start()
+    one = program(node.directory / "shim.sock")
+    both = (GPU, GPU2)
+    node.client.place("a", body(gpus=both, session=one.pid))
+    one.call("hello")
+    one.call("attach", GPU2)
+    node.kill()
+    (node.directory / "state.json").unlink()
+    node.start()
+    assert node.client.place("a", body(gpus=both, session=one.pid))["job"]["id"] == JOB
+    assert node.client.place("a", body(gpus=both, request="1Gi"))["state"] == "placed"
+    with pytest.raises(GpushareError, match="has other GPUs"):
+        node.client.place("a", body(gpus=(GPU2,)))
+    one.call("reconnect", str(node.directory / "shim.sock"))
+    assert one.call("hello", present=True)["status"] == 0 and one.call("attach", GPU)["status"] == 0
