@@ -213,6 +213,7 @@ def explain(kubeconfig: Path | None, context: str | None, namespace: str | None,
         used = [f"{one.node}, {one.device}: {one.text}" for one in views.uses([claim])]
         allocated = bool((claim.get("status") or {}).get("allocation"))
         lines += [(f"claim {title}", text) for text in used or ["is allocated" if allocated else "is not allocated"]]
+    lines += [("uses", text) for text in _of_node(reader, found)]
     width = max(len(label) for label, _ in lines)
     _output.echo(f"pod {shown.title} is {shown.state}{f' on {shown.where}' if shown.where else ''}")
     for label, text in lines:
@@ -233,6 +234,24 @@ def _of_pod(shown: Pod, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if shown.gpus:
         asks = f"{shown.gpus} GPU{'' if shown.gpus == 1 else 's'}, {shown.memory or 'all'} of each"
         yield "asks", f"{asks}; limit {shown.limit}" if shown.limit else asks
+
+
+def _of_node(reader: Reader, pod: Mapping[str, Any]) -> Iterator[str]:
+    """How a pod that carries its claim uses its GPUs."""
+    from gpushare.cluster.engines.kubernetes import views
+    from gpushare.kubernetes import carried, fields
+    from gpushare.kubernetes.names import NODE_GPUS
+
+    node = fields.text(pod, "spec/nodeName")
+    if not node or carried.of_pod(pod) is None or fields.objects(pod, "spec/resourceClaims"):
+        return
+    name = f"{fields.text(pod, 'metadata/namespace')}/{fields.text(pod, 'metadata/name')}"
+    try:
+        there = reader.ask(f"{NODE_GPUS}/{node}")
+    except (NoSuchJob, NotPermitted) as error:
+        yield error.message
+        return
+    yield from (f"{one.node}, {one.device}: {one.text}" for one in views.uses_of_pods([there]) if one.who == name)
 
 
 def _of_queue(reader: Reader, name: str) -> str:
@@ -259,13 +278,20 @@ def _of_queue(reader: Reader, name: str) -> str:
 def borrowers(kubeconfig: Path | None, context: str | None, namespace: str | None, output: str) -> None:
     """Who borrows memory of which GPU, and whose request is idle there. The node's plugin says so in claims."""
     from gpushare.cluster.engines.kubernetes import names, views
+    from gpushare.kubernetes.names import NODE_GPUS
+    from gpushare.kubernetes.reader import NotServed
     from gpushare.quantity import format_bytes
 
     reader = opened(kubeconfig, context)
-    found = list(views.uses(reader.all(_within(names.CLAIMS, namespace))))
     devices: Mapping[tuple[str, str], views.Device] = {}
     try:
-        devices = views.devices(reader.all(names.SLICES))
+        found = list(views.uses(reader.all(_within(names.CLAIMS, namespace))))
+        slices = names.SLICES
+    except NotServed:
+        nodes, slices = reader.all(NODE_GPUS), NODE_GPUS
+        found = [use for use in views.uses_of_pods(nodes) if namespace in (None, use.who.partition("/")[0])]
+    try:
+        devices = views.devices(reader.all(slices))
     except NotPermitted as error:
         _output.note(error.message)
     # Of one namespace nobody knows what others have claimed.

@@ -13,7 +13,7 @@ from gpushare.kubernetes import fields, stored
 from gpushare.kubernetes.amounts import written
 from gpushare.kubernetes.events import now
 from gpushare.kubernetes.names import API, ATTACHES, DRIVER, NODE_GPUS, NVIDIA, attaches, device_of
-from gpushare.kubernetes.server import Answer, Server
+from gpushare.kubernetes.server import MERGE, Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 from gpushare.quantity import format_bytes
 
@@ -34,14 +34,16 @@ class Publisher:
     """Of one node."""
 
     def __init__(self, server: Server, node: str, *, claims: bool = True) -> None:
-        """`claims`: the API server has them. Else nodes publish objects of ours, and nothing is told of claims."""
+        """`claims`: the API server has them. Else nodes publish objects of ours, which tell of claims, too."""
         self._server = server
         self._node = node
         self._claims = claims
         self._shared = True
         self._attach = False
         self._owner: list[dict[str, Any]] = []
-        self._tells = claims
+        self._tells = True
+        self._uses: list[dict[str, Any]] = []
+        """Of claims that pods carry, since begin()."""
 
     def publish(self, gpus: Sequence[Gpu], driver: str) -> None:
         """Make the object as it should be. Raises GpushareError."""
@@ -75,8 +77,13 @@ class Publisher:
         return self._server.ask("PUT", path, {**wanted, "metadata": meta, "spec": {**wanted["spec"], "pool": pool}})
 
     def tell(self, claim: Mapping[str, Any], job: Job) -> None:
-        """How it uses its GPUs, if the claim does not say so yet. Raises GpushareError."""
+        """How it uses its GPUs, if the claim does not say so yet; of a pod that carries it, end() says so. Raises
+        GpushareError."""
         meta, wanted = claim["metadata"], use_of(claim, self._node, job)
+        if not self._claims:
+            pod = {name: meta[name] for name in ("namespace", "name", "uid")}
+            self._uses += [{"pod": pod, **one} for one in wanted]
+            return
         if not self._tells or all(one in _without_times(claim) for one in wanted):
             return
         at = now()
@@ -91,6 +98,23 @@ class Publisher:
         if not _without_times(answer):
             log.warning("the API server keeps nothing about the use of devices (DRAResourceClaimDeviceStatus)")
             self._tells = False
+
+    def begin(self) -> None:
+        """All claims of the node will be told of."""
+        self._uses = []
+
+    def end(self) -> None:
+        """They were. Raises GpushareError."""
+        if self._claims:
+            return
+        path = f"{NODE_GPUS}/{self._node}"
+        try:
+            found = self._server.ask("GET", path)
+        except NoSuchJob:
+            return  # publish() makes it
+        said = sorted(self._uses, key=lambda one: (one["pod"]["namespace"], one["pod"]["name"], one["device"]))
+        if said != fields.objects(found, "status/uses"):
+            self._server.ask("PATCH", f"{path}/status", {"status": {"uses": said}}, MERGE)
 
     def _write_status(self, path: str, status: Mapping[str, Any]) -> dict[str, Any]:
         try:

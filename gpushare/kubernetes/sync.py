@@ -6,7 +6,7 @@
   pod's cgroup appears on this node, claims are asked about at once: its containers come right after it;
 * what belongs to no claim any more is gone: placements and CDI files without a record, and records of claims that the
   API server no longer has, once their pods are gone. The kubelet forgets claims if its folder is emptied;
-* `status.devices` says how claims use their GPUs.
+* `status.devices` says how claims use their GPUs, and `status.uses` of the node's object how pods do that carry theirs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,11 @@ class Sync:
 
     def _follow_all(self) -> None:
         placements = {one["id"]: one for one in self._daemon().placements()}
-        self._each(self._preparer.records, lambda record: self._follow_one(record, placements.get(record.placement)))
+        self._publisher.begin()
+        try:
+            self._each(self._preparer.records, lambda one: self._follow_one(one, placements.get(one.placement)))
+        finally:
+            self._publisher.end()
 
     def _each(self, records: Iterable[Record], do: Callable[[Record], None]) -> None:
         """What fails of one is told of all at once, at the end."""

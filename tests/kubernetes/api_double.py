@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 SERVED = "/apis/resource.k8s.io/v1"
 """It has claims, as it says here to everybody."""
+PATCHES = ("apply-patch", "merge-patch")
 
 
 class ApiDouble:
@@ -140,10 +141,12 @@ class ApiDouble:
             if method == "PUT":
                 if body["metadata"].get("resourceVersion") != known["metadata"]["resourceVersion"]:
                     return 409, {"message": "the object has been modified"}
-                return 200, self._store(path, {**body, "metadata": {**known["metadata"], **body["metadata"]}})
+                kept = {name: known[name] for name in ("status",) if name in known}
+                made = {**kept, **body, "metadata": {**known["metadata"], **body["metadata"]}}
+                return 200, self._store(path, made)
             if method == "PATCH":
-                if "apply-patch" not in headers["Content-Type"] or not path.endswith("/status"):
-                    return 415, {"message": "only status is applied here"}
+                if not path.endswith("/status") or not any(one in headers["Content-Type"] for one in PATCHES):
+                    return 415, {"message": "only status is patched here"}
                 status = {**known.get("status", {}), **body["status"]}
                 return 200, self._store(path.removesuffix("/status"), {**known, "status": status})
             return 200, known

@@ -267,8 +267,32 @@ def test_who_writes_into_its_library_changes_no_other_s(pods):
     assert pods.library("f" * 32).read_bytes()[:4] == b"\x7fELF"
 
 
-def test_the_node_s_gpus_are_an_object_of_the_node(pods):
+def uses(pods) -> dict[str, dict[str, Any]]:
+    """What the node's object says of pods, by their name."""
+    said = [one for found in pods.api.of("nodegpus") for one in (found.get("status") or {}).get("uses") or ()]
+    return {one["pod"]["name"]: one for one in said}
+
+
+def test_how_pods_use_their_gpus_is_told_by_the_node_s_object(pods):
+    uid = pods.bound(limit="2Gi")
+    pods.node.pod(uid)
+    pods.node.pod(pods.bound("other", gate="f" * 32, memory="512Mi"))
+    until(lambda: len(uses(pods)) == 2, lambda: f"what is told: {uses(pods)} {pods.node.log()}")
+    one = uses(pods)["train"]
+    assert one["pod"] == {"namespace": "team-a", "name": "train", "uid": uid}
+    assert (one["pool"], one["data"]["request"], one["data"]["limit"]) == (NODE, "1Gi", "2Gi")
+    assert one["conditions"][0]["message"] == "uses 0 B of 1.0 GiB requested"
     (found,) = pods.api.of("nodegpus")
+    time.sleep(2.0)
+    assert pods.api.of("nodegpus") == [found], "what is as before is not written again"
+    pods.gone("other")
+    until(lambda: list(uses(pods)) == ["train"], lambda: f"the other to be gone: {uses(pods)}")
+    pods.api.remove(f"{NODE_GPUS}/{NODE}")
+    until(lambda: pods.api.of("nodegpus") and list(uses(pods)) == ["train"], "both to be made again")
+
+
+def test_the_node_s_gpus_are_an_object_of_the_node(pods):
+    (found,) = until(lambda: pods.api.of("nodegpus"), "the object")
     assert (found["kind"], found["metadata"]["name"]) == ("NodeGpus", NODE)
     (owner,) = found["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", "node-uid")

@@ -54,6 +54,8 @@ def test_a_pod_has_its_part_and_borrows_until_an_owner_comes(stage, record_prope
     assert borrower.do("total") == 3072
     assert borrower.do(2500) == 0, "above its request"
     assert borrower.do(1000) == OUT_OF_MEMORY, "above its limit"
+    until(lambda: f"{NAMESPACE}/borrower" in stage.plug_in("borrowers"), "the node to tell who borrows", WITHIN)
+    assert "are on loan" in stage.plug_in("explain", "-n", NAMESPACE, "borrower")
     owner = stage.program("owner", gpu_fraction="0.5").running()
     began = time.monotonic()
     assert owner.do(1500) == 0, "within its request"

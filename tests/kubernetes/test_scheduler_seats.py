@@ -171,7 +171,9 @@ def said(labels=(), annotations=(), owners=()):
 
 def test_pods_of_a_group_or_of_one_controller_take_each_others_seats():
     owners = [{"uid": "1"}, {"uid": "2", "controller": True}]
-    assert line_of(said(owners=owners), NONE) == ("owner", "lab", "2"), "a user may write any uid: it is one of the namespace"
+    assert line_of(said(owners=owners), NONE) == ("owner", "lab", "2"), (
+        "a user may write any uid: it is one of the namespace"
+    )
     assert line_of(said({GROUP_LABEL: "train"}, owners=owners), NONE) == ("group", "lab", "train")
     assert line_of(said(owners=owners[:1]), NONE) is None and line_of({"metadata": {"namespace": "lab"}}, NONE) is None
 

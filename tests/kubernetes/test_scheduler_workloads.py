@@ -98,7 +98,11 @@ def test_a_group_that_says_nothing_of_use_is_told(spec, named, words):
 
 @pytest.mark.parametrize("odd", [5, "x", [], {"name": 5}, {"podGroupName": ["x"]}, None])
 def test_odd_references_are_none(odd):
-    assert groups.read(pod({"schedulingGroup": odd, "workloadRef": odd and []}), SERVED).line == ("owner", NAMESPACE, "1")
+    assert groups.read(pod({"schedulingGroup": odd, "workloadRef": odd and []}), SERVED).line == (
+        "owner",
+        NAMESPACE,
+        "1",
+    )
 
 
 # ---- seats ---------------------------------------------------------------------------------------------

@@ -19,7 +19,20 @@ from gpushare.kubernetes.amounts import parse
 from gpushare.kubernetes.names import DRIVER, MEMORY
 from gpushare.quantity import format_bytes
 
-__all__ = ["Device", "Loan", "Pod", "Queue", "Use", "claims_of", "devices", "loans", "pod", "queues", "uses"]
+__all__ = [
+    "Device",
+    "Loan",
+    "Pod",
+    "Queue",
+    "Use",
+    "claims_of",
+    "devices",
+    "loans",
+    "pod",
+    "queues",
+    "uses",
+    "uses_of_pods",
+]
 
 OVER = {"Succeeded": "done", "Failed": "failed"}
 NOT_LOOKED_AT = "the scheduler has not said why yet"
@@ -221,18 +234,29 @@ def uses(claims: Iterable[Thing]) -> Iterator[Use]:
         for one in fields.objects(claim, "status/devices"):
             if one.get("driver") != DRIVER or not fields.part(one, "data"):
                 continue
-            words = [fields.text(each, "message") for each in fields.objects(one, "conditions")]
-            yield Use(
-                node=fields.text(one, "pool"),
-                device=fields.text(one, "device"),
-                who=f"{namespace}/{who}",
-                request=_bytes(one, "request"),
-                limit=_bytes(one, "limit"),
-                usage=_bytes(one, "usage"),
-                loan=_bytes(one, "loan"),
-                state=fields.text(one, "data/state").replace("_", " "),
-                text=words[0] if words else f"uses {format_bytes(_bytes(one, 'usage'))}",
-            )
+            yield _use(one, f"{namespace}/{who}")
+
+
+def uses_of_pods(nodes: Iterable[Thing]) -> Iterator[Use]:
+    """Of pods that carry their claims: their node's object says so."""
+    for node in nodes:
+        for one in fields.objects(node, "status/uses"):
+            yield _use(one, f"{fields.text(one, 'pod/namespace')}/{fields.text(one, 'pod/name')}")
+
+
+def _use(one: Thing, who: str) -> Use:
+    words = [fields.text(each, "message") for each in fields.objects(one, "conditions")]
+    return Use(
+        node=fields.text(one, "pool"),
+        device=fields.text(one, "device"),
+        who=who,
+        request=_bytes(one, "request"),
+        limit=_bytes(one, "limit"),
+        usage=_bytes(one, "usage"),
+        loan=_bytes(one, "loan"),
+        state=fields.text(one, "data/state").replace("_", " "),
+        text=words[0] if words else f"uses {format_bytes(_bytes(one, 'usage'))}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
