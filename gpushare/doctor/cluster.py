@@ -71,7 +71,10 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
 }
 """What each has to be allowed in all namespaces: verbs by resource, with its group before it."""
 OF_ANNOTATIONS: Mapping[str, Mapping[str, str]] = {
-    PLUGIN: {"nodes": "get", "pods": "list watch", "events": "create", GPUS_OF_NODES: "get create update"},
+    PLUGIN: {
+        **{"nodes": "get", "pods": "list watch", "events": "create"},
+        **{GPUS_OF_NODES: "get create update", f"{GPUS_OF_NODES}/status": "patch"},
+    },
     SCHEDULER: {
         **{what: verbs for what, verbs in RIGHTS[SCHEDULER].items() if not what.startswith("resource.k8s.io/")},
         GPUS_OF_NODES: "list watch",

@@ -147,6 +147,10 @@ class Stand:
     def cancel(self, uid: str) -> None:
         raise NotImplementedError
 
+    def cancel_each(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self.cancel(uid)
+
     def release(self, uid: str) -> None:
         raise NotImplementedError
 

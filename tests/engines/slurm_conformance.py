@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -149,6 +149,10 @@ class SlurmStand(Queued):
 
     def cancel(self, uid: str) -> None:
         self.cluster.run("scancel", uid, user=USER)
+
+    def cancel_each(self, uids: Iterable[str]) -> None:
+        """By one command: a thousand take minutes on a loaded machine."""
+        self.cluster.run("scancel", *uids, user=USER)
 
     def release(self, uid: str) -> None:
         self.cluster.run("scontrol", "release", uid, user=USER, check=True)

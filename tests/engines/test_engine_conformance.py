@@ -621,8 +621,7 @@ def test_an_array_of_a_thousand(stand: Stand) -> None:
     stand.go(lambda: sum(stand.began(uid) for uid in uids) >= stand.total)
     seen = {one.job.id for one in stand.look().jobs if any(task.holds for task in one.tasks)}
     assert len(seen) == stand.total and len(stand.store.allocator.jobs) == 1000
-    for uid in uids:
-        stand.cancel(uid)
+    stand.cancel_each(uids)
     stand.go(
         lambda: not stand.store.allocator.jobs and not any(t.holds for one in stand.look().jobs for t in one.tasks)
     )
