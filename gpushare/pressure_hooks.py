@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.trim_hook import told
 
 __all__ = [
     "GpuPressure",
@@ -128,7 +129,7 @@ def run_hooks(
         try:
             given = registration.callback(reported) or 0
         except BaseException as error:  # the program goes on, whatever its callback does
-            problems.append(f"{_name(registration.callback)}: {type(error).__name__}: {error}")
+            problems.append(f"{_name(registration.callback)}: {told(error)}")
             continue
         seen = still + promised - wanted()
         promised += max(0, given - max(0, seen)) if isinstance(given, int) else 0
@@ -138,7 +139,10 @@ def run_hooks(
 
 
 def _name(callback: Callback) -> str:
-    return str(getattr(callback, "__qualname__", callback))
+    try:
+        return str(getattr(callback, "__qualname__", callback))
+    except BaseException:  # it is the program's object
+        return "a callback without a name"
 
 
 def _send_signal() -> list[str]:

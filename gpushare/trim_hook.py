@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+LONGEST = 200
+"""Characters of a problem."""
+
 
 def trim(wanted: "Callable[[], int]", gpu: "tuple[str, int, int]", seconds: float, reason: str) -> "list[str]":
     """Give back what is kept on one GPU, the cheapest first, until nothing more is wanted.
@@ -60,7 +63,16 @@ def attempt(action: "Callable[[], object]", name: str, problems: "list[str]") ->
     try:
         action()
     except BaseException as error:  # not even SystemExit may end the program here
-        problems.append(f"{name}: {type(error).__name__}: {error}")
+        problems.append(f"{name}: {told(error)}")
+
+
+def told(error: BaseException) -> str:
+    """In one line. The program's exception may raise another when it is asked for its text."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        return "an exception whose text cannot be had"
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text.partition("\n")[0][:LONGEST])
 
 
 # ---- PyTorch

@@ -149,6 +149,76 @@ def test_the_next_suspender_is_asked_if_one_was_ended_before_the_memory_was_away
     assert not world.terminated and "not_suspended" not in told(world, a)
 
 
+def test_a_suspender_that_has_just_gone_is_waited_for(world: World) -> None:
+    """The wrapper starts another, which takes a moment."""
+    a, b = borrow(world, "A", 12 * GIB), start(world, "B", "8Gi", "8Gi")
+    job = job_of(world, a).id
+    world.wait(10.0)
+    world.suspender_goes(job)
+    world.wait(0.1)
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.5)
+    assert not world.terminated and state_of(world, a) == "running"
+    world.suspender_comes(job, "ok")
+    world.wait(2.0)
+    assert used(world, b) == 7 * GIB and world.programs[a].away
+    assert not world.terminated and "not_suspended" not in told(world, a)
+
+
+def test_one_that_goes_while_the_claim_waits_is_waited_for_too(world: World) -> None:
+    a, b = borrow(world, "A", 12 * GIB, "refused"), start(world, "B", "8Gi", "8Gi")
+    job = job_of(world, a).id
+    world.wait(10.0)
+    job_of(world, a).resumed_at = world.now  # it is left alone for a moment, so the claim waits
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(1.0)
+    world.suspender_goes(job)
+    world.wait(4.5)
+    assert not world.terminated
+    world.suspender_comes(job, "ok")
+    world.wait(2.0)
+    assert used(world, b) == 7 * GIB and not world.terminated
+
+
+def test_one_that_goes_again_and_again_protects_no_loan(world: World) -> None:
+    """Once in a minute, for 5 s, its job is left alone."""
+    a, b = borrow(world, "A", 12 * GIB), start(world, "B", "8Gi", "8Gi")
+    job = job_of(world, a).id
+    world.wait(10.0)
+    world.suspender_goes(job)
+    world.wait(2.0)
+    world.suspender_comes(job, "ok")
+    world.wait(10.0)
+    world.suspender_goes(job)
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.1)
+    assert [one.job for one in world.terminated] == [job]
+
+
+def test_one_that_does_not_come_again_costs_a_claim_a_few_seconds() -> None:
+    world = node(claim_timeout=12.0)
+    a, b = borrow(world, "A", 12 * GIB), start(world, "B", "8Gi", "8Gi")
+    world.wait(10.0)
+    world.suspender_goes(job_of(world, a).id)
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(4.9)
+    assert not world.terminated
+    world.wait(7.0)
+    assert used(world, b) == 7 * GIB and world.terminated and not world.refusals
+
+
+def test_it_is_not_waited_for_longer_than_the_claim_can_wait() -> None:
+    world = node(claim_timeout=6.0)
+    a, b = borrow(world, "A", 12 * GIB, grace=2.0), start(world, "B", "8Gi", "8Gi")
+    world.wait(10.0)
+    world.suspender_goes(job_of(world, a).id)
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(6.0)
+    assert used(world, b) == 7 * GIB and not world.refusals
+    (told_to_end,) = world.terminated
+    assert told_to_end.grace == pytest.approx(2.0, abs=0.1), "it keeps its whole grace"
+
+
 def test_the_next_daemon_knows_the_command_that_was_given_again(world: World) -> None:
     """Else it would wait for an answer to the first, which nobody gives."""
     a = borrow(world, "A", 12 * GIB, "refused")

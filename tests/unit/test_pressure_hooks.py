@@ -157,3 +157,55 @@ def test_where_there_is_no_gpushare_nothing_happens(tmp_path, monkeypatch):
 def test_what_cannot_be_called_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="5 cannot be"):
         gpushare.on_pressure(5)  # type: ignore[arg-type]
+
+
+class Untold(BaseException):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise Untold
+
+
+class Nameless:
+    """A callback that has no name and no text."""
+
+    def __call__(self, pressure: Pressure) -> int:
+        raise ValueError("odd")
+
+    def __getattr__(self, name: str) -> object:
+        raise Untold
+
+    def __str__(self) -> str:
+        raise Untold
+
+
+def raises(error: BaseException) -> pressure_hooks.Callback:
+    def broken(pressure: Pressure) -> int:
+        raise error
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: raises(Untold()), "raises.<locals>.broken: an exception whose text cannot be had"),
+        (lambda: Nameless(), "a callback without a name: ValueError: odd"),  # noqa: PLW0108  pytest looks at a class
+        (lambda: raises(ValueError("one\nsecond line")), "raises.<locals>.broken: ValueError: one"),
+        (lambda: raises(ValueError("a\x1b[31m \ud800")), r"raises.<locals>.broken: ValueError: a\x1b[31m \ud800"),
+        (lambda: raises(ValueError("")), "raises.<locals>.broken: ValueError: "),
+        (lambda: raises(ValueError("x" * 10**7)), "raises.<locals>.broken: ValueError: " + "x" * 150),
+    ],
+    ids=["untold", "nameless", "two lines", "control", "empty", "long"],
+)
+def test_a_broken_callback_keeps_no_other_from_being_called(made, says):
+    gpu = Gpu(100)
+    gpushare.on_pressure(made())
+    gpu.gives("next", 10)
+    came = []
+    signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+    gpushare.checkpoint_signal(signal.SIGUSR1)
+    (problem,) = run_hooks(gpu, *ME, 2.0, "why")
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert problem.startswith(says) and len(problem) < 300 and problem.isprintable()
+    assert gpu.called == ["next"] and came == [1]

@@ -51,7 +51,7 @@ def gone(tx: Transaction, event: HookRunnerGone) -> None:
     """A call that is under way has time until its deadline: the wrapper starts another runner."""
     job = tx.state.jobs.get(event.job)
     if job is not None:
-        job.hook_runner.connected = False
+        job.hook_runner.goes(tx.now)
 
 
 def deadlines_over(tx: Transaction) -> None:

@@ -17,7 +17,7 @@ from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core.model import Gpu, Job
 from gpushared.core.sleep import SleepState
 from gpushared.core.state import State
-from gpushared.core.suspend import time_before
+from gpushared.core.suspend import helper_until, time_before
 from gpushared.core.transaction import Transaction
 
 LEAST = 1.0
@@ -44,7 +44,7 @@ def candidates(tx: Transaction, jobs: Sequence[Job], newest: float) -> Iterator[
     began, in seconds; a hook is called once for a claim."""
     for job in jobs if tx.policy.last_step >= ReclaimStep.HOOK else ():
         failed = job.hook_runner.failed_within(tx.policy.hook_again, tx.now)
-        there = job.hook_runner.connected or tx.now < tx.policy.helper_due(job)
+        there = job.hook_runner.connected or tx.now < helper_until(tx.state, job)
         awake = (job.sleep is None or job.wakes_now) and job.suspension is None
         can = ReclaimStep.HOOK in job.spec.on_reclaim and there and awake
         if can and not failed and job.hook_runner.called_at < newest:

@@ -50,8 +50,8 @@ class Policy:
     hook_again: float = 60.0
     """The pause after a relief hook that gave nothing."""
     suspender_comes: float = 5.0
-    """Seconds after the start of the job or of the daemon in which a job that may be suspended, or has a hook, is not
-    stopped: the process that suspends it or calls the hook may not be connected yet."""
+    """Seconds after the start of the job or of the daemon, or after that process has gone, in which a job that may be
+    suspended, or has a hook, is not stopped: the process that suspends it or calls the hook may not be there yet."""
     resume_runs: float = 5.0
     """Seconds in which a job that has resumed is neither suspended nor stopped."""
     resume_retry: float = 1.0

@@ -130,7 +130,21 @@ def free_at(state: State, job: Job, now: float) -> float:
         return now + state.policy.resume_runs
     if job.sleep is not None and job.sleep.deadline is not None and job.wakes_now:
         return max(now, job.sleep.deadline) + state.policy.resume_runs
-    return max(now, state.protected_until(job))
+    return max(now, state.protected_until(job), _missed_until(state, job))
+
+
+def helper_until(state: State, job: Job) -> float:
+    """Until then the process that suspends it, or calls its hooks, may come."""
+    return max(state.policy.helper_due(job), _missed_until(state, job))
+
+
+def _missed_until(state: State, job: Job) -> float:
+    """The same of one that has gone, as long as each claim can still be met after the job's grace."""
+    helpers = ((ReclaimStep.SUSPEND, job.suspender), (ReclaimStep.HOOK, job.hook_runner))
+    gone = [link.missed_at for step, link in helpers if step in job.spec.on_reclaim and not link.connected]
+    until = max(gone, default=float("-inf")) + state.policy.suspender_comes
+    needed = [needed for id in job.bounds for needed in _needed(state, state.gpus[id])]
+    return min([until, *(one - state.policy.grace_of(job.spec) for one in needed)])
 
 
 def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float) -> Iterator[Job]:
@@ -146,7 +160,7 @@ def candidates(tx: Transaction, gpu: Gpu, jobs: Sequence[Job], needed_by: float)
 def _will_be_possible(state: State, job: Job, now: float) -> bool:
     """Nothing is in the way but what is over when the job is free for it."""
     why = obstacle(state, job, now)
-    return not why or why == RESUMES or job.wakes_now or (why == NO_SUSPENDER and now < state.policy.helper_due(job))
+    return not why or why == RESUMES or job.wakes_now or (why == NO_SUSPENDER and now < helper_until(state, job))
 
 
 def is_near(state: State, gpu: Gpu, ask: Ask, now: float) -> bool:

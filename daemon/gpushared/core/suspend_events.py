@@ -69,7 +69,7 @@ def gone(tx: Transaction, event: SuspenderGone) -> None:
     """A step that is under way has time until its deadline: the wrapper starts another suspender."""
     job = tx.state.jobs.get(event.job)
     if job is not None:
-        job.suspender.connected = False
+        job.suspender.goes(tx.now)
 
 
 def suspend_wanted(tx: Transaction, event: SuspendWanted) -> None:
