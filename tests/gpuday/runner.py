@@ -58,6 +58,7 @@ def run(check: Check, machine: Machine, limit: float | None = None) -> Result:
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "gpuday.one", check.name, directory, json.dumps(machine.__dict__)],
+                cwd=directory,  # `python -m gpushare` must not find another copy in the folder that we were called from
                 env=environment(machine, Path(directory)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
