@@ -17,7 +17,7 @@ STEPS = ("--on-reclaim", "suspend,term,kill", "--request", "none", "--grace", "2
 def run(day: Day) -> None:
     day.part("driver", lambda: by_the_driver_alone(day))
     if day.real:
-        day.node.env["XDG_CACHE_HOME"] = str(day.directory)
+        day.node.env["XDG_CACHE_HOME"] = str(day.directory / "cache")
     day.part("driver, claim", lambda: with_driver(day))
     day.part("torch, claim", lambda: with_torch(day))
 
