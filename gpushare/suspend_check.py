@@ -1,7 +1,8 @@
 """Whether the driver of this machine can suspend a program: tried with a small one of our own, once per driver.
 
-The program allocates and fills; it is suspended and resumed; then it compares. While it is suspended it waits for the
-GPU, because some drivers end a program for that. The result is kept by the driver's version, for suspenders
+The program allocates and fills; it is suspended and resumed; then it compares. While it is suspended it makes a call,
+which the driver must hold until it is resumed. (Calls that wait for the GPU are held by the preload library:
+shim/preload/gate.h.) The result is kept by the driver's version, for suspenders
 (suspender.py) and for `gpushare doctor`.
 
     python -m gpushare.suspend_check        does it, and writes the result as JSON
@@ -13,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -110,10 +112,12 @@ def _suspend_and_resume(driver: checkpoint.DriverCheckpoints, program: subproces
     result["out"] = time.monotonic() - began
     if out.where != "suspended":
         return out.problem or f"the program is {out.where}"
-    program.stdin.write("wait for the GPU\n")
+    program.stdin.write("compare\n")
     time.sleep(0.2)
     if program.poll() is not None:
-        return "the program died when it waited for the GPU while it was suspended"
+        return "the program died when it made a call while it was suspended"
+    if select.select([program.stdout], [], [], 0)[0]:
+        return "a call of the program was not held while it was suspended"
     began = time.monotonic()
     back = checkpoint.resume(driver, [program.pid])
     result["back"] = time.monotonic() - began
@@ -140,7 +144,6 @@ def _program() -> None:
         driver.cuMemcpyHtoD_v2(ctypes.c_uint64(address.value + place), PATTERN, ctypes.c_size_t(len(PATTERN)))
     print("filled", flush=True)
     sys.stdin.readline()
-    driver.cuCtxSynchronize()
     found = ctypes.create_string_buffer(len(PATTERN))
     for place in places:
         source, size = ctypes.c_uint64(address.value + place), ctypes.c_size_t(len(PATTERN))

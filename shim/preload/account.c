@@ -10,6 +10,7 @@
 
 #include "moments.h"
 #include "client.h"
+#include "gate.h"
 #include "message.h"
 #include "options.h"
 #include "system.h"
@@ -173,6 +174,7 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
         gpu->node_number = answer.node_number;
         __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
         __atomic_store_n(&gpu->line, &gs_client_page()->line[answer.line], __ATOMIC_RELEASE);
+        gs_gate_is(&gpu->line->gate);
         return true;
     }
     *alone = answer.status == GS_UNKNOWN || answer.status == GS_BAD_FRAME || answer.status == GS_OK;
@@ -293,27 +295,11 @@ static bool reserve_alone(struct gs_gpu *gpu, uint32_t units) {
     return reserved;
 }
 
-/* While the job is suspended, calls that need credit wait here and not in the driver: some drivers do not bear all
- * calls meanwhile. Returns whether it has waited. A daemon that has died keeps no gate closed. */
-static bool pass_gate(struct gs_line *line) {
-    uint32_t gate = __atomic_load_n(&line->gate, __ATOMIC_ACQUIRE);
-    bool waited = gate != 0;
-    while (gate != 0) {
-        long result = gs_futex_wait_shared(&line->gate, gate, GS_GATE_MS);
-        uint32_t now = __atomic_load_n(&line->gate, __ATOMIC_ACQUIRE);
-        if (now == gate && result == -ETIMEDOUT)
-            break;
-        if (now == gate && result != -EINTR)
-            gs_sleep_us(PAUSE_US);
-        gate = now;
-    }
-    return waited;
-}
-
 /* true: reserved, or worth another round. */
 static bool ask_once(struct gs_asking *asking, bool *reserved) {
     struct gs_gpu *gpu = asking->gpu;
-    if (pass_gate(gpu->line))
+    uint32_t said;
+    if (gs_gate_pass(&gpu->line->gate, &said) != GS_PASSED_OPEN)
         asking->end = gs_now_ms() + gs_client_patience() + MARGIN_MS;
     struct gs_answer answer = {0};
     uint64_t lack = lacking(gpu->line, asking->units);

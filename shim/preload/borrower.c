@@ -17,6 +17,7 @@
 
 #include "client.h"
 #include "driver.h"
+#include "gate.h"
 #include "moments.h"
 #include "python.h"
 #include "system.h"
@@ -35,16 +36,25 @@ static void act(uint64_t until) {
         gs_trim_pools();
 }
 
+/* With the gate closed nothing is asked for but quiet. If that does not come in time, nothing is said, and the memory
+ * does not leave. */
+static bool comply(uint64_t began, uint32_t span) {
+    if (gs_gate_is_closed())
+        return gs_gate_await_quiet(began + span);
+    gs_trim_begin(began + span);
+    if (gs_trim_captures_end(began + span / 2))
+        act(began + span);
+    gs_trim_end();
+    return true;
+}
+
 static void answer(struct gs_page *page, uint32_t asked) {
     struct gs_frame frame = {.type = GS_TRIMMED};
     uint32_t said = __atomic_load_n(&page->trim_ms, __ATOMIC_RELAXED), span = said != 0 ? said : GS_TRIM_MS;
     uint64_t began = gs_now_ms();
     __atomic_store_n(&page->trim_begun, asked, __ATOMIC_RELEASE);
-    gs_trim_begin(began + span);
-    if (gs_trim_captures_end(began + span / 2))
-        act(began + span);
-    gs_trim_end();
-    __atomic_store_n(&page->trim_done, asked, __ATOMIC_RELEASE);
+    if (comply(began, span))
+        __atomic_store_n(&page->trim_done, asked, __ATOMIC_RELEASE);
     gs_client_tell(&frame);
 }
 

@@ -49,6 +49,7 @@
     HELPER(cuDeviceGetMemPool)                                                                                         \
     HELPER(cuDevicePrimaryCtxGetState)                                                                                 \
     HELPER(cuMemPoolGetAttribute)                                                                                      \
+    HELPER(cuStreamCreate)                                                                                             \
     HELPER(cuStreamGetCtx)                                                                                             \
     HELPER(cuStreamIsCapturing)                                                                                        \
     HELPER(cuStreamIsCapturing_ptsz)                                                                                   \

@@ -4,6 +4,7 @@
  * and no call here fails because of a limit. Total is the limit, free is what the job could get now; hook_nvml.c uses
  * the same functions.
  */
+#include "gate.h"
 #include "hooks.h"
 
 /* The GPU of the current context if it has a line, else NULL. A context that we did not see being opened is attached
@@ -13,9 +14,10 @@ static struct gs_gpu *current_gpu(void) {
     return gs_place_current(&place) && place.gpu != NULL && place.gpu->line != NULL ? place.gpu : NULL;
 }
 
+/* The driver fails while the program's memory is in host memory. */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
-    bool on = gs_on();
-    CUresult result = gs_driver.cuMemGetInfo_v2(free, total);
+    struct gs_inside *on = gs_gate_enter();
+    CUresult result = gs_gate_leave(on, gs_driver.cuMemGetInfo_v2(free, total));
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;
@@ -34,8 +36,8 @@ static unsigned int clamp(uint64_t bytes) {
 }
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
-    bool on = gs_on();
-    CUresult result = gs_driver.cuMemGetInfo(free, total);
+    struct gs_inside *on = gs_gate_enter();
+    CUresult result = gs_gate_leave(on, gs_driver.cuMemGetInfo(free, total));
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;

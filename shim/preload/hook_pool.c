@@ -243,38 +243,3 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     look_again(pool);
     return result;
 }
-
-/* ---- synchronising -------------------------------------------------------------------------------- */
-
-/* After a synchronisation: the program may do nothing more for hours, and nobody else can look at its pools. While a
- * stream is captured the driver is asked nothing; the next synchronisation after it does. */
-static CUresult synchronized(CUresult result) {
-    if (result == CUDA_SUCCESS && !gs_capture_is_underway())
-        gs_pool_correct_all();
-    return result;
-}
-
-CUresult cuStreamSynchronize(CUstream stream) {
-    gs_on();
-    return synchronized(gs_driver.cuStreamSynchronize(stream));
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    gs_on();
-    return synchronized(gs_driver.cuStreamSynchronize_ptsz(stream));
-}
-
-CUresult cuEventSynchronize(CUevent event) {
-    gs_on();
-    return synchronized(gs_driver.cuEventSynchronize(event));
-}
-
-CUresult cuCtxSynchronize(void) {
-    gs_on();
-    return synchronized(gs_driver.cuCtxSynchronize());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext context) {
-    gs_on();
-    return synchronized(gs_driver.cuCtxSynchronize_v2(context));
-}

@@ -3,16 +3,18 @@
 
 #if defined(GS_TURNS)
 
+#include "gate.h"
 #include "hooks.h"
 #include "moments.h"
 #include "trim.h"
 
-/* The thread may sit here as long as a kernel runs; the daemon waits for it no longer than it likes. */
+/* The thread may sit here as long as a kernel runs; the daemon waits for it no longer than it likes. While the job is
+ * suspended it asks for nothing: it is this thread that would say when nobody is in the driver. */
 static void wait_for_gpu(const struct gs_gpu *gpu) {
     bool primary;
     if (!gs_context_enter(gpu, &primary))
         return;
-    if (gs_trim_enter())
+    if (gs_trim_enter() && !gs_gate_is_closed())
         gs_driver.cuCtxSynchronize();
     gs_trim_leave();
     gs_driver.cuCtxSetCurrent(NULL);

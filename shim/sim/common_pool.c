@@ -28,6 +28,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -479,7 +480,15 @@ static bool is_held(uint32_t slot) {
     return fcntl(hold_fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool pool_call_begins(void) {
+static bool is_away(uint32_t state) {
+    return state == POOL_LEAVING || state == POOL_CHECKPOINTED || state == POOL_RETURNING;
+}
+
+bool pool_is_away(void) {
+    return pool != NULL && my_slot >= 0 && is_away(atomic_load(&pool->slots[my_slot].state));
+}
+
+bool pool_call_begins(bool looks) {
     struct slot *slot = &pool->slots[my_slot];
     if (depth++ > 0) {
         return true;
@@ -491,6 +500,9 @@ bool pool_call_begins(void) {
             return state == POOL_RUNNING;
         }
         atomic_fetch_sub(&slot->calls, 1);
+        if (looks && SIM_IS(suspended, ends) && is_away(state)) {
+            raise(SIGSEGV);
+        }
         futex_wait(&slot->state, state);
         if (state == POOL_LOCKING && !is_held((uint32_t)my_slot)) { /* who wanted to lock it has died */
             atomic_compare_exchange_strong(&slot->state, &state, POOL_RUNNING);

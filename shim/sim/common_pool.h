@@ -45,8 +45,11 @@ enum pool_state {
     POOL_RETURNING
 };
 
-/* Before and after each call of a program: waits while the process is not running. False: it never will again. */
-bool pool_call_begins(void);
+/* Before and after each call of a program: waits while the process is not running. False: it never will again. One
+ * that looks at what the GPU has written ends the process while its memory is away (suspended=ends). */
+bool pool_call_begins(bool looks);
+/* Whether the process's memory is in host memory, or on the way there or back. */
+bool pool_is_away(void);
 void pool_call_ends(void);
 
 void pool_mark(enum pool_mark mark, int change);

@@ -28,6 +28,9 @@ extern unsigned char *api_gate;
 /* For all cases but the common one. */
 CUresult api_enter_slowly(enum api_function function);
 
+/* The calls that wait for the GPU or ask how far it is: they read what it has written. */
+extern const bool api_looks[API_COUNT];
+
 /* A call of the program. While another process has locked this one, it waits before it does anything. */
 struct api_call {
     CUresult result;
@@ -39,7 +42,7 @@ static inline struct api_call api_enter(enum api_function function) {
     if (gate == NULL || *gate == GATE_SHUT) {
         return (struct api_call){CUDA_ERROR_NOT_INITIALIZED, false};
     }
-    if (!pool_call_begins()) {
+    if (!pool_call_begins(api_looks[function])) {
         return (struct api_call){CUDA_ERROR_UNKNOWN, true};
     }
     CUresult result = __builtin_expect(*gate == GATE_OPEN, 1) ? CUDA_SUCCESS : api_enter_slowly(function);

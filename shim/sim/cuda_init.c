@@ -75,6 +75,13 @@ CUresult cuInit(unsigned int flags) {
     return result;
 }
 
+#define IS_SYNC(family) (__builtin_strcmp(#family, "SYNC") == 0)
+
+const bool api_looks[API_COUNT] = {
+#define GS_FN(base, symbol, since, stream, family, rule) [API_##symbol] = IS_SYNC(family),
+#include "functions.def"
+};
+
 CUresult api_enter_slowly(enum api_function function) {
     CUresult result = SIM_IS(captures, strict) ? capture_permits_strictly(function) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : faults_apply(function);

@@ -148,11 +148,24 @@ static CUresult info(size_t *free, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-API(cuMemGetInfo_v2, (size_t *free, size_t *total), LOCKED(info(free, total)))
+static bool cannot_tell(void) {
+    return SIM_IS(suspended, ends) && pool_is_away();
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
+    if (cannot_tell()) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    ENTER(cuMemGetInfo_v2);
+    return LOCKED(info(free, total));
+}
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
-    ENTER(cuMemGetInfo);
     size_t wide_free, wide_total;
+    if (cannot_tell()) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    ENTER(cuMemGetInfo);
     CUresult result = LOCKED(info(&wide_free, &wide_total));
     if (result == CUDA_SUCCESS && free != NULL) {
         *free = wide_free > UINT_MAX ? UINT_MAX : (unsigned int)wide_free;

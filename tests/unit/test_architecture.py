@@ -238,7 +238,7 @@ PRELOAD_LAYERS = (
     {"moments", "system", "quantity"},
     {"lock", "loader", "message", "descriptor"},  # the C library's loader, and what is said on stderr
     {"options", "process", "table", "thread", "driver", "packet"},
-    {"client", "symbols"},  # the daemon's socket; symbols.c finds what driver.h declares
+    {"client", "symbols", "gate"},  # the daemon's socket; what driver.h declares; where calls wait while suspended
     {"account", "copies"},
     {"device"},  # GPUs and contexts
     {"stream", "pool", "graph_pool", "block"},  # what is charged beside single pointers

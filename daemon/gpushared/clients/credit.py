@@ -145,6 +145,12 @@ class CreditPages:
         if page is not None and gpu in page.lines:
             page.ask_trim(gpu, units(size), int(within * 1000))
 
+    def ask_quiet(self, process: int, within: float) -> None:
+        """Ask the process, whose gate is closed, to say when none of its calls waits for the GPU."""
+        page = self.pages.get(process)
+        if page is not None:
+            page.ask_quiet(int(within * 1000))
+
     def trims_of(self, processes: Iterable[int]) -> dict[int, TrimSeen]:
         """How far each process that can be asked to trim is with the last trim."""
         found = {}

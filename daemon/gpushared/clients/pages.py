@@ -196,6 +196,12 @@ class Page:
         page.trim_ms = min(within_ms, MAX_UNITS)
         lib.gs_ask_trim(page)
 
+    def ask_quiet(self, within_ms: int) -> None:
+        """A trim of nothing: with the gate closed the library's thread answers it when no call is in the driver."""
+        page = self._struct
+        page.trim_ms = min(within_ms, MAX_UNITS)
+        lib.gs_ask_trim(page)
+
     def wake_trimmer(self) -> None:
         """Have the library's thread look at the words of the lines."""
         lib.gs_wake_trimmer(self._struct)

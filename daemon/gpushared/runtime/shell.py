@@ -115,6 +115,7 @@ class Shell:
     def trimmed(self, client: Client) -> None:
         """A process says that it has ended a trim."""
         self._credit_effects.trimmed(client)
+        self._suspenders.trimmed(client.job)
 
     def recover(self, pages: Pages) -> None:
         """Take over what an earlier daemon left. The GPUs must be known already."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpushared.clients.clients import Clients
@@ -22,9 +24,13 @@ from gpushared.core import instructions as do
 from gpushared.core.events import SuspenderAnswered, SuspenderGone
 from gpushared.runtime.core_loop import CoreLoop, Effect
 from gpushared.runtime.followers import Command, Followers
+from gpushared.runtime.quiet import Quiet
 from gpushared.system.epoll import Epoll
 from gpushared.system.logs import facts, log
+from gpushared.system.processes import is_stopped
 
+QUIET_SHARE = 0.5
+"""Of the time that a job has for leaving the GPU, its calls may take so much to end."""
 SPARE_SHARE = 20
 """A twentieth of the host's memory stays free."""
 MEMINFO = Path("/proc/meminfo")
@@ -46,6 +52,7 @@ class Suspenders(Followers):
         super().__init__(core_loop, epoll, note)
         self._credit = credit
         self._clients = clients
+        self._quiet = Quiet(credit)
         self._host: tuple[float, int | None] = (float("-inf"), None)
 
     def effects(self) -> dict[type, Effect]:
@@ -69,9 +76,25 @@ class Suspenders(Followers):
             one.known = SuspenderAnswered(job, 0, "unknown", answer.problem)
             log.info("a suspender is ready", extra=facts(job=job, where=answer.where, problem=answer.problem or "none"))
         if answer.where == "running":
-            self._turn_gates(self._processes_of(job), closed=False)
+            self._open(job, self._processes_of(job))
         self.core_loop.feed(answer)
         return True
+
+    def ask_again(self, job: str) -> None:
+        self._quiet.drop(job)
+        super().ask_again(job)
+
+    def end_job(self, job: str) -> None:
+        self._quiet.drop(job)
+        super().end_job(job)
+
+    def close(self) -> None:
+        self._quiet.close()
+        super().close()
+
+    def trimmed(self, job: str) -> None:
+        """A process of the job has ended a trim, or says that it is quiet."""
+        self._quiet.look(job)
 
     def open_gates(self) -> None:
         """Open the gates that an earlier daemon has left closed, of jobs that run."""
@@ -82,7 +105,18 @@ class Suspenders(Followers):
 
     def _suspend(self, wish: do.Suspend) -> None:
         self._turn_gates(wish.processes, closed=True)
-        self._tell("suspend", wish)
+        if any(map(is_stopped, self._pids(wish.processes))):
+            self._tell("suspend", wish)  # nobody in it can answer us; its suspender says why it cannot be suspended
+        else:
+            self._quiet.begin(wish.job, wish.processes, wish.within * QUIET_SHARE, partial(self._go_on, wish))
+
+    def _go_on(self, wish: do.Suspend, problem: str, seconds: float) -> None:
+        """Its programs are quiet, unless there is a problem."""
+        if problem:
+            self._open(wish.job, wish.processes)
+            self.core_loop.feed(SuspenderAnswered(wish.job, wish.number, "running", problem))
+        else:
+            self._tell("suspend", replace(wish, within=wish.within - seconds))
 
     def _resume(self, wish: do.Resume) -> None:
         self._tell("resume", wish)
@@ -95,7 +129,11 @@ class Suspenders(Followers):
         self.tell(wish.job, {**words, "bytes": wish.size})
 
     def _open_gate(self, wish: do.OpenGate) -> None:
-        self._turn_gates(wish.processes, closed=False)
+        self._open(wish.job, wish.processes)
+
+    def _open(self, job: str, processes: Iterable[int]) -> None:
+        self._quiet.drop(job)
+        self._turn_gates(processes, closed=False)
 
     def keep_gates(self) -> None:
         """Call this every second or so: calls that wait at a gate see that a daemon lives."""
