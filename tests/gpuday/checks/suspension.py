@@ -19,6 +19,7 @@ def run(day: Day) -> None:
     if day.real:
         day.node.env["XDG_CACHE_HOME"] = str(day.directory / "cache")
     day.part("driver, claim", lambda: with_driver(day))
+    day.part("watchers", lambda: with_watchers(day))
     day.part("torch, claim", lambda: with_torch(day))
 
 
@@ -38,6 +39,30 @@ def with_driver(day: Day) -> None:
     day.answer("driver: its memory is as it was", borrower.try_("filled 7") == ["ok"], "shim")
     day.answer("driver: takes memory again", len(borrower.try_(f"alloc {256 * MIB}")) == 3, "shim")
     day.answer("driver: exit status of the borrower", borrower.end(), "shim")
+
+
+def with_watchers(day: Day) -> None:
+    """Threads that ask all the time how far the GPU is."""
+    options = ("--name", "watches", *STEPS, "--limit", 15 * day.unit)
+    borrower = day.job("driver.watch", SIZE, options=options)
+    borrower.expect("watches")
+
+    def calls() -> Any:
+        borrower.tell("calls")
+        return borrower.expect("calls")
+
+    claim(day, "watchers", "watches", calls)
+    for _ in range(max(1, round(10 * day.machine.scale))):
+        before = calls()
+        for word, state in (("suspend", "suspended"), ("resume", "borrowing")):
+            done = day.node.gpushare(word, "watches")
+            if done.returncode:
+                raise Failed(done.stderr)
+            wait_for(lambda state=state: day.node.job("watches").get("state") == state, state)
+        wait_for(lambda before=before: calls() > before, "its calls to go on")
+    for answer, value in borrower.end().items():
+        day.answer(f"watchers: {answer}", value, "shim")
+    day.answer("watchers: exit status of the borrower", borrower.process.returncode, "shim")
 
 
 def with_torch(day: Day) -> None:

@@ -55,6 +55,56 @@ def hold(size: int) -> Answers:
     wait_line()
 
 
+def looks() -> dict[str, Callable[[int, int], int]]:
+    """Calls that wait for the GPU or ask how far it is, on a stream and an event: each with its code."""
+    milliseconds = ctypes.c_float()
+    return {
+        "cuStreamQuery": lambda stream, event: cu.code("cuStreamQuery", stream),
+        "cuStreamSynchronize": lambda stream, event: cu.code("cuStreamSynchronize", stream),
+        "cuEventQuery": lambda stream, event: cu.code("cuEventQuery", event),
+        "cuEventSynchronize": lambda stream, event: cu.code("cuEventSynchronize", event),
+        "cuEventElapsedTime": lambda stream, event: cu.code("cuEventElapsedTime", byref(milliseconds), event, event),
+        "cuCtxSynchronize": lambda stream, event: cu.code("cuCtxSynchronize"),
+        "cuMemGetInfo": lambda stream, event: cu.code("cuMemGetInfo_v2", byref(c_size_t()), byref(c_size_t())),
+    }
+
+
+def watch(size: int) -> Answers:
+    """A thread for each of these calls makes it all the time, beside memory that must stay as it is. At each line it
+    says how many calls there were."""
+    context, made, codes, ends = start(), dict.fromkeys(looks(), 0), set(), threading.Event()
+    address, wanted = alloc(size), bytes([7]) * 4096
+    places = range(address, address + size, 64 * MI)
+    for place in places:
+        cu.cuMemsetD8_v2(place, 7, len(wanted))
+
+    def work(name: str, call: Callable[[int, int], int]) -> None:
+        cu.cuCtxSetCurrent(context)
+        stream, event = pointer("cuStreamCreate", 1), pointer("cuEventCreate", 0)
+        cu.cuEventRecord(event, stream)
+        cu.cuEventSynchronize(event)
+        while not ends.is_set():
+            codes.add(call(stream, event))
+            made[name] += 1
+
+    threads = [threading.Thread(target=work, args=one) for one in looks().items()]
+    for thread in threads:
+        thread.start()
+    yield "watches", os.getpid()
+    while wait_line() not in ("end", ""):
+        yield "calls", sum(made.values())
+    ends.set()
+    for thread in threads:
+        thread.join()
+    found, same = create_string_buffer(len(wanted)), []
+    for place in places:
+        cu.cuMemcpyDtoH_v2(found, place, len(wanted))
+        same.append(found.raw == wanted)
+    yield "calls that were never made", [name for name, number in made.items() if number == 0]
+    yield "codes of its calls", sorted(codes)
+    yield "its memory is as it was", all(same)
+
+
 def identity() -> Answers:
     cu.cuInit(0)
     name = create_string_buffer(100)
