@@ -38,6 +38,7 @@
     HELPER(cuGraphNodeGetType)                                                                                         \
     HELPER(cuThreadExchangeStreamCaptureMode)                                                                          \
     HELPER(cuCtxFromGreenCtx)                                                                                          \
+    HELPER(cuCheckpointProcessGetState)                                                                                \
     HELPER(cuCtxGetCurrent)                                                                                            \
     HELPER(cuCtxGetLimit)                                                                                              \
     HELPER(cuCtxGetDevice)                                                                                             \
@@ -49,7 +50,6 @@
     HELPER(cuDeviceGetMemPool)                                                                                         \
     HELPER(cuDevicePrimaryCtxGetState)                                                                                 \
     HELPER(cuMemPoolGetAttribute)                                                                                      \
-    HELPER(cuStreamCreate)                                                                                             \
     HELPER(cuStreamGetCtx)                                                                                             \
     HELPER(cuStreamIsCapturing)                                                                                        \
     HELPER(cuStreamIsCapturing_ptsz)                                                                                   \

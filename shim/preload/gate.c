@@ -1,8 +1,7 @@
 /* gate.c: how calls wait at the gate.
  *
- * No wait is without end: a gate that no daemon has raised for GS_GATE_MS holds nobody back. But the job may still be
- * suspended then, by a daemon that died. So the thread makes a call that the driver holds until the memory is back, and
- * goes on after it. From then on this gate counts as open until a daemon raises it.
+ * A gate that no daemon has raised for GS_GATE_MS holds back nobody whose memory is on the GPU. The driver says where
+ * it is, also meanwhile. Once it is there, this gate counts as open until a daemon raises it.
  */
 #include "gate.h"
 
@@ -34,12 +33,11 @@ enum gs_passed gs_gate_pass(uint32_t *gate, uint32_t *said) {
     return passed;
 }
 
-/* The driver makes no stream while the memory is away. */
-static void wait_in_driver(void) {
-    CUstream stream = NULL;
-    CUresult made = CUDA_SUCCESS;
-    GS_RELAXED(made = gs_driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-               if (made == CUDA_SUCCESS) gs_driver.cuStreamDestroy_v2(stream));
+/* A driver that cannot say it can suspend nobody. */
+static bool is_suspended(void) {
+    CUprocessState state = CU_PROCESS_STATE_RUNNING;
+    return gs_driver.cuCheckpointProcessGetState((int)GS_CALL(SYS_getpid), &state) == CUDA_SUCCESS &&
+           state == CU_PROCESS_STATE_CHECKPOINTED;
 }
 
 __attribute__((noinline, cold)) void gs_gate_wait_outside(struct gs_inside *inside) {
@@ -49,10 +47,8 @@ __attribute__((noinline, cold)) void gs_gate_wait_outside(struct gs_inside *insi
         if (said == 0 || said == __atomic_load_n(&disbelieved, __ATOMIC_RELAXED))
             return;
         __atomic_fetch_sub(&inside->calls, 1, __ATOMIC_RELEASE);
-        if (gs_gate_pass(gate, &said) == GS_PASSED_DESERTED) {
-            wait_in_driver();
+        if (gs_gate_pass(gate, &said) == GS_PASSED_DESERTED && !is_suspended())
             __atomic_store_n(&disbelieved, said, __ATOMIC_RELAXED);
-        }
         __atomic_fetch_add(&inside->calls, 1, __ATOMIC_SEQ_CST);
     }
 }

@@ -2,7 +2,8 @@
  *
  * Its memory is in host memory then, and the driver holds most calls until it is back. Some it does not hold: the calls
  * that wait for the GPU or ask how far it is read what the GPU has written, without a lock. NVIDIA's driver 580 ends a
- * program that makes one of these meanwhile, with SIGSEGV; cuMemGetInfo fails there. So these calls pass the gate:
+ * program that makes one of these meanwhile with SIGSEGV, also one that unloads code; cuMemGetInfo fails there. These
+ * calls pass the gate, and those of virtual memory, which nobody has tried there:
  *
  *   the daemon closes the gate, and asks for quiet (as a trim of nothing)
  *   who comes now waits at the gate, outside; who is inside goes on until the GPU has done what it waits for

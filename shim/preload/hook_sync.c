@@ -1,4 +1,4 @@
-/* hook_sync.c: calls that wait for the GPU, or ask how far it is. They take no memory.
+/* hook_sync.c: calls that wait for the GPU or ask how far it is, and those that unload code. They take no memory.
  *
  * None may be in the driver while the program's memory is in host memory (gate.h).
  *
@@ -66,4 +66,16 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) {
     struct gs_inside *inside = gs_gate_enter();
     return gs_gate_leave(inside, gs_driver.cuEventElapsedTime_v2(milliseconds, start, end));
+}
+
+/* ---- code ----------------------------------------------------------------------------------------- */
+
+CUresult cuModuleUnload(CUmodule module) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, gs_driver.cuModuleUnload(module));
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, gs_driver.cuLibraryUnload(library));
 }

@@ -4,6 +4,7 @@
  * importer of a handle pays nothing: handles that we do not know are the driver's own business.
  */
 #include "block.h"
+#include "gate.h"
 #include "hooks.h"
 
 /* ---- handles -------------------------------------------------------------------------------------- */
@@ -31,7 +32,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+static CUresult release_block(CUmemGenericAllocationHandle handle) {
     uint32_t number;
     bool last;
     if (!gs_on() || !gs_block_release(handle, &number, &last))
@@ -42,6 +43,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     else if (last)
         gs_block_let_go(number);
     return result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, release_block(handle));
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
@@ -90,8 +96,8 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 
 /* ---- mappings ------------------------------------------------------------------------------------- */
 
-CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+static CUresult map_block(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                          unsigned long long flags) {
     uint32_t number;
     if (!gs_on() || !gs_block_find(handle, &number, true))
         return gs_driver.cuMemMap(pointer, size, offset, handle, flags);
@@ -106,7 +112,18 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericA
     return result;
 }
 
-CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
+CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, map_block(pointer, size, offset, handle, flags));
+}
+
+CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *access, size_t count) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, gs_driver.cuMemSetAccess(pointer, size, access, count));
+}
+
+static CUresult unmap_blocks(CUdeviceptr pointer, size_t size) {
     struct gs_mappings taken = {.count = 0};
     if (!gs_on())
         return gs_driver.cuMemUnmap(pointer, size);
@@ -121,6 +138,11 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
     }
     gs_mappings_drop(&taken);
     return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) {
+    struct gs_inside *inside = gs_gate_enter();
+    return gs_gate_leave(inside, unmap_blocks(pointer, size));
 }
 
 static bool is_mapped(CUdeviceptr address) {

@@ -266,7 +266,16 @@ static CUresult restore_with(int pid, const CUcheckpointRestoreArgs *args) {
                sizeof args->reserved + sizeof args->reserved1);
 }
 
-API(cuCheckpointProcessGetState, (int pid, CUprocessState *state), state_of(pid, state))
+/* A process is told its own state also while its other calls wait. */
+CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state) {
+    if (pid == getpid() && state != NULL && pool_is_away()) {
+        *state = CU_PROCESS_STATE_CHECKPOINTED;
+        return CUDA_SUCCESS;
+    }
+    ENTER(cuCheckpointProcessGetState);
+    return state_of(pid, state);
+}
+
 API(cuCheckpointProcessLock, (int pid, CUcheckpointLockArgs *args),
     act(pid, STEP_LOCK, args == NULL ? 0 : args->timeoutMs, args == NULL ? NULL : &args->reserved0,
         sizeof *args - sizeof args->timeoutMs))

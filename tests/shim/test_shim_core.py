@@ -14,9 +14,10 @@ from gpushare.env import Settings
 from gpushare.errors import GpushareError
 from gpushare.quantity import Kind, parse_duration
 
-CORE = tuple(
-    str(SHIM / "preload" / f"{name}.c")
-    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
+SOURCES = ("message", "quantity", "options", "table", "packet", "client", "gate", "account")
+CORE = (
+    *(str(SHIM / "preload" / f"{name}.c") for name in SOURCES),
+    str(SHIM.parent / "tests" / "shim" / "programs" / "core_driver.c"),
 )
 ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREAD = ("-fsanitize=thread",)

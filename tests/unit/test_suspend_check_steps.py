@@ -9,7 +9,8 @@ import pytest
 
 from gpushare import suspend_check
 
-GOOD = "echo filled; read words; test \"$words\" = 'wait for the GPU' && echo same; read end"
+GOOD = "echo filled; read words; sleep 0.5; test $words = compare && echo same; read end"
+"""It is held for half a second."""
 
 
 def step(where, problem=""):
@@ -30,13 +31,19 @@ def step(where, problem=""):
             "echo filled; read words",
             step("suspended"),
             step("running"),
-            "the program died when it waited for the GPU while it was suspended",
+            "the program died when it made a call while it was suspended",
         ),
         (
-            "echo filled; read words; echo other; cat",
+            "echo filled; read words; sleep 0.5; echo other; cat",
             step("suspended"),
             step("running"),
             "the program's memory has changed",
+        ),
+        (
+            "echo filled; read words; echo same; cat",
+            step("suspended"),
+            step("running"),
+            "a call of the program was not held while it was suspended",
         ),
     ],
 )
@@ -52,4 +59,4 @@ def test_what_is_wrong_is_said(program, out, back, problem, monkeypatch):
     assert said == problem
     started = "did not start" not in problem
     assert (result["out"] >= 0) == started, "how long it took is told, too"
-    assert (result["back"] >= 0) == (started and out.where == "suspended" and "died" not in problem)
+    assert (result["back"] >= 0) == (started and out.where == "suspended" and "while it was" not in problem)

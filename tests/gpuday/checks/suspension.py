@@ -52,13 +52,14 @@ def with_watchers(day: Day) -> None:
         return borrower.expect("calls")
 
     claim(day, "watchers", "watches", calls)
+    wait_for(lambda: day.node.job("watches").get("state") == "borrowing", "it to go on")
     for _ in range(max(1, round(10 * day.machine.scale))):
-        before = calls()
         for word, state in (("suspend", "suspended"), ("resume", "borrowing")):
             done = day.node.gpushare(word, "watches")
             if done.returncode:
                 raise Failed(done.stderr)
             wait_for(lambda state=state: day.node.job("watches").get("state") == state, state)
+        before = calls()
         wait_for(lambda before=before: calls() > before, "its calls to go on")
     for answer, value in borrower.end().items():
         day.answer(f"watchers: {answer}", value, "shim")

@@ -19,6 +19,15 @@ static int clock_gettime_of_test(clockid_t clock, struct timespec *now) {
 #undef entry_fork
 #include "message.c"
 
+#define at_fork    fork_of_gate
+#define entry_fork entry_of_gate
+#include "gate.c"
+#undef at_fork
+#undef entry_fork
+
+struct gs_driver gs_driver;
+enum gs_mode gs_mode;
+
 static struct gs_options options;
 static struct gs_page page;
 static bool page_there;

@@ -2,6 +2,7 @@
 #include "part_bank.h"
 
 #include "hook_pool.c"
+#include "hook_sync.c"
 #include "charge.c"
 #include "table.c"
 

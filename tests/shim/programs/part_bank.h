@@ -3,6 +3,12 @@
 
 #include "device.h"
 
+#define at_fork    fork_of_gate
+#define entry_fork entry_of_gate
+#include "gate.c"
+#undef at_fork
+#undef entry_fork
+
 struct gs_driver gs_driver;
 enum gs_mode gs_mode = GS_ON;
 struct gs_gpu gs_gpus[GS_MAX_GPUS];
