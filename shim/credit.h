@@ -9,7 +9,7 @@
  *   grant      the daemon raises credit
  *   revoke     the daemon lowers credit, by no more than credit - used at that same instant
  *   suspend    the daemon takes all unused credit and closes the gate: calls that need credit wait there, and those
- *              that wait for the GPU. Then it asks for quiet, as a trim of nothing: the process says when none is inside
+ *              that wait for the GPU. Then it asks for quiet, as a trim of nothing: the process says when it is quiet
  *   turn       the daemon has launches wait while it is another job's turn to compute, in processes that can do so
  *   trim       the daemon asks for borrowed memory back: it says in the lines how much, raises trim_asked and wakes
  *              the thread that waits there; the process frees what its allocators only keep, and says when it is done

@@ -18,7 +18,7 @@ from gpushare.reclaim_steps import USUAL_STEPS
 from gpushared.clients.clients import TICKETS, Client, Clients
 from gpushared.core import instructions as do
 from gpushared.core import persistence
-from gpushared.core.events import THERE, HookAnswered, HookRunnerGone, SuspenderAnswered, SuspenderGone
+from gpushared.core.events import THERE, HookAnswered, HookRunnerGone, SuspenderAnswered, SuspenderGone, TrimSeen
 from gpushared.core.rules import Who
 from gpushared.gpus.health_monitor import HealthMonitor
 from gpushared.gpus.inventory import Sample
@@ -658,7 +658,15 @@ class Followed:
             gpus = [GPU] if number != 2 else []  # 2 has opened none
             self.clients.add(Client(thing(id=number, gpus=gpus), thing(pid=100 + number), job, ADA))  # type: ignore[arg-type]
         self.core_loop: Any = thing(core=thing(suspended_jobs=["b"]), feed=self.fed.append)
-        self.credit: Any = thing(turn_gate=lambda process, *, closed: self.gates.append((process, closed)))
+        self.asked: list[int] = []
+        self.credit: Any = thing(
+            turn_gate=lambda process, *, closed: self.gates.append((process, closed)),
+            ask_quiet=lambda process, within: self.asked.append(process),
+            trims_of=lambda processes: {process: self.quiet for process in processes if process in self.credit.pages},
+            pages={1, 2},
+        )
+        self.quiet = TrimSeen(begun=True, done=True)
+        """How far the processes are with the last trim, or with being quiet."""
 
     def note(self) -> None:
         self.notes += 1
@@ -690,10 +698,13 @@ def test_a_suspender_is_told_what_to_do_with_which_processes() -> None:
     effects = suspenders.effects()
     effects[do.Suspend](do.Suspend("a", 7, (1, 2, 99), 512, 1.5))
     assert stage.gates == [(1, True), (2, True), (99, True)], "also where no suspender is there: the deadline decides"
+    assert stage.asked == [1, 2, 99]
     one = suspenders.come("a", process(500))
     assert heard_by(one) == [{"command": "report", "number": 0, "pids": [101], "within": 0.0, "bytes": 0}]
     effects[do.Suspend](do.Suspend("a", 7, (1, 2, 99), 512, 1.5))
-    assert heard_by(one) == [{"command": "suspend", "number": 7, "pids": [101], "within": 1.5, "bytes": 512}]
+    (heard,) = heard_by(one)
+    assert 1.4 < heard.pop("within") <= 1.5, "less what it took until they were quiet"
+    assert heard == {"command": "suspend", "number": 7, "pids": [101], "bytes": 512}
     assert stage.notes == 2
     effects[do.Resume](do.Resume("a", 8, (1,), 64, 2.5))
     assert heard_by(one) == [{"command": "resume", "number": 8, "pids": [101], "within": 2.5, "bytes": 64}]
@@ -707,6 +718,52 @@ def test_a_suspender_is_told_what_to_do_with_which_processes() -> None:
     stage.gates.clear()
     suspenders.open_gates()
     assert stage.gates == [(1, False), (2, False)], "of what is not"
+
+
+def test_the_memory_of_programs_that_are_not_quiet_stays() -> None:
+    async def ask(quiet: TrimSeen, pages: set[int], then: Any = None) -> tuple[Followed, list[Any]]:
+        stage = Followed()
+        stage.quiet, stage.credit.pages = quiet, pages
+        suspenders = stage.suspenders()
+        one = suspenders.come("a", process(500))
+        suspenders.effects()[do.Suspend](do.Suspend("a", 7, (1, 2), 512, 0.2))
+        if then is not None:
+            then(stage, suspenders)
+        await asyncio.sleep(0.15)
+        return stage, list((await one.commands.take(0.01)).items)[1:]
+
+    done, busy = TrimSeen(begun=True, done=True), TrimSeen(begun=True, done=False)
+    stage, heard = asyncio.run(ask(busy, {1, 2}))
+    said = SuspenderAnswered("a", 7, "running", "a call of its program waits for the GPU")
+    assert stage.fed == [said] and heard == [] and stage.gates[-2:] == [(1, False), (2, False)]
+
+    stage, heard = asyncio.run(ask(done, set()))
+    assert stage.fed == [] and heard[0]["command"] == "suspend", "those that have ended hold nobody up"
+
+    def becomes_quiet(stage: Followed, suspenders: Suspenders) -> None:
+        stage.quiet = done
+        suspenders.trimmed("a")
+
+    stage, heard = asyncio.run(ask(busy, {1, 2}, becomes_quiet))
+    assert stage.fed == [] and heard[0]["command"] == "suspend"
+
+    for drop in (
+        lambda stage, suspenders: suspenders.effects()[do.OpenGate](do.OpenGate("a", (1, 2))),
+        lambda stage, suspenders: suspenders.ask_again("a"),
+        lambda stage, suspenders: suspenders.answered("a", 500, SuspenderAnswered("a", 0, "running", "")),
+        lambda stage, suspenders: suspenders.close(),
+    ):
+        stage, heard = asyncio.run(ask(busy, {1, 2}, drop))
+        assert not any(one["command"] == "suspend" for one in heard)
+        assert said not in stage.fed, "it is not wanted any more"
+
+
+def test_one_that_cannot_hold_its_calls_back_is_not_suspended() -> None:
+    stage = Followed()
+    stage.credit.trims_of = lambda processes: {}
+    stage.suspenders().effects()[do.Suspend](do.Suspend("a", 7, (1, 2), 512, 1.5))
+    (answer,) = stage.fed
+    assert (answer.number, answer.where) == (7, "running") and "cannot hold back its calls" in answer.problem
 
 
 def test_what_a_suspender_says() -> None:

@@ -57,6 +57,20 @@ static struct {
 } did;
 
 static bool captures_end = true, is_stopped, python_gave;
+
+/* The gate: whether it is closed, and whether the program's calls end in time. */
+static bool gate_is_closed, calls_end;
+static uint64_t quiet_until;
+
+bool gs_gate_is_closed(void) {
+    return gate_is_closed;
+}
+
+bool gs_gate_await_quiet(uint64_t until) {
+    quiet_until = until;
+    return calls_end;
+}
+
 static int enough_after; /* so many looks find that more is wanted */
 
 void gs_trim_begin(uint64_t until) {
@@ -334,6 +348,25 @@ static void ends(void) {
     REQUIRE(did.stops == 1);
 }
 
+/* With the gate closed it is asked for quiet and nothing else, and says nothing in the page if that does not come. */
+static void quiet(void) {
+    for (int in_time = 0; in_time < 2; in_time++) {
+        script_is(2);
+        step(0, 0, 1);
+        step(1, -EAGAIN, 0);
+        gate_is_closed = true;
+        calls_end = in_time;
+        page.trim_ms = 700;
+        page.trim_done = page.trim_asked;
+        serve(NULL);
+        REQUIRE(did.begins == 0 && did.pools == 0 && did.told == 1 && quiet_until == clock_ms + 700);
+        REQUIRE(page.trim_begun == page.trim_asked && (page.trim_done == page.trim_asked) == in_time);
+    }
+    gate_is_closed = false;
+    page.trim_done = page.trim_asked;
+    page.trim_ms = 0;
+}
+
 int main(void) {
     system_call = fake_system;
     gs_driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
@@ -343,6 +376,7 @@ int main(void) {
     with_python();
     what_was_asked_before();
     waits_that_end_without_an_ask();
+    quiet();
     ends();
     return good();
 }
