@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import spec, start, used
+from core.tale import job_of, spec, start, used
 from gpushare.reclaim_steps import ReclaimStep
-from gpushared.core.events import Checkpointed, MemorySampled
+from gpushared.core.events import Checkpointed, MemorySampled, TrimSeen
 from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
@@ -118,6 +118,19 @@ def test_who_has_not_begun_after_half_of_the_time_is_not_waited_for(world: World
     world.wait(0.2)
     assert [one.job for one in world.terminated] == [world.programs[a].job]
     assert "no answer to the trim" in world.node.story(world.programs[a].job)[-2].text
+
+
+def test_an_answer_in_the_second_half_of_the_time_is_one(world: World) -> None:
+    a = borrow(world, "A", 12 * GIB, cached=0, dawdle=1.5)
+    b = start(world, "B", "8Gi", "8Gi")
+    world.allocate(b, "GPU-0", 7 * GIB)
+    world.wait(0.3)
+    world.programs[a].trim = TrimSeen(begun=True, done=False)
+    world.wait(1.1)
+    assert "trimmed" not in told(world, a), "it is waited for"
+    world.wait(0.7)
+    (said,) = [str(one.text) for one in job_of(world, a).story if one.event == "trimmed"]
+    assert said.startswith("trimming gave 0 B of GPU 0 back in ")
 
 
 def test_a_job_in_its_protected_start_is_trimmed_and_not_stopped(world: World) -> None:

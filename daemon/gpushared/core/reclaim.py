@@ -296,13 +296,10 @@ def _note_end_of_trim(tx: Transaction, gpu: Gpu, job: Job) -> None:
     if reclaim.step is not ReclaimStep.TRIM or reclaim.answered:
         return
     half_over = tx.now >= reclaim.deadline - tx.policy.trim / 2
-    waited_for = [
-        share.trim
-        for share in _listeners(tx, gpu, job)
-        if share.trim is not None and not share.trim.done and (share.trim.begun or not half_over)
-    ]
+    undone = [share.trim for share in _listeners(tx, gpu, job) if share.trim is not None and not share.trim.done]
+    waited_for = [one for one in undone if one.begun or not half_over]
     if not waited_for or tx.now >= reclaim.deadline:
-        reclaim_steps.trim_over(tx, gpu, job, answered=not waited_for and not half_over)
+        reclaim_steps.trim_over(tx, gpu, job, answered=not undone)
 
 
 # ---- hook ------------------------------------------------------------------------------------------
