@@ -186,6 +186,14 @@ def test_a_pod_of_kube_scheduler_is_refused_because_nobody_would_give_it_a_gpu(s
     )
 
 
+def test_a_pod_that_names_its_node_is_refused_because_the_scheduler_passes_it_by():
+    response = reviewed(pod({"gpu-fraction": "0.5"}, nodeName="big-1", **OURS))
+    assert response["status"]["message"] == (
+        "the pod names its node big-1, so gpushare's scheduler gives it no GPU (gpu-fraction 0.5); write nodeSelector "
+        "in place of nodeName"
+    )
+
+
 def test_what_makes_no_sense_is_refused_in_the_same_words_as_elsewhere():
     message = reviewed(pod({"gpu-fraction": "0.5", "gpu-fraction-limit": "0.3"}, **OURS))["status"]["message"]
     assert "gpu-fraction-limit '0.3' is below gpu-fraction 0.5" in message

@@ -25,6 +25,7 @@ from webhook_stage import (
     webhook_at,
 )
 
+from gpushare.kubernetes.carried import CLAIM
 from gpushare.kubernetes.server import Access, Answer, Server
 from gpushare.kubernetes.webhook import serve
 from gpushare.kubernetes.webhook.asked import ANNOTATIONS
@@ -319,7 +320,7 @@ def test_the_manifests_are_a_whole():
     }
     assert webhook["failurePolicy"] == "Fail" and webhook["sideEffects"] == "NoneOnDryRun"
     expression = webhook["matchConditions"][0]["expression"]
-    assert tuple(re.findall(r'"([^"]+)"', expression)) == ANNOTATIONS
+    assert tuple(re.findall(r'"([^"]+)"', expression)) == (*ANNOTATIONS, CLAIM)
 
 
 def test_the_manifest_s_command_is_taken(api, tmp_path):

@@ -36,6 +36,11 @@ def patch(pod: Mapping[str, Any], asked: Asked, share: Share, gate: str) -> list
             f"on this server only gpushare's scheduler gives parts of GPUs ({asked.said})",
             hint=f"write schedulerName: {SCHEDULER}",
         )
+    if spec.get("nodeName"):
+        raise UsageError(
+            f"the pod names its node {spec['nodeName']}, so gpushare's scheduler gives it no GPU ({asked.said})",
+            hint="write nodeSelector in place of nodeName",
+        )
     container, at = spec[kind][index], f"/spec/{kind}/{index}"
     return [
         _annotations(pod, asked, share),
