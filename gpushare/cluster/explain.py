@@ -34,6 +34,7 @@ from gpushare.cluster.model import (
     Reason,
 )
 from gpushare.cluster.nouns import USUAL_MEMORY
+from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import forbidden, forbidden_reason, why_no_room
 from gpushare.cluster.quantity import MICRO, format_gpus
 from gpushare.cluster.queues import QueueState
@@ -99,7 +100,7 @@ def _ending(state: State, job: JobState) -> Reason:
 def _who(state: State, job: JobState, now: float) -> Iterator[str]:
     yield from obstacles.said(state, job, now)
     cls, queue = job.cls, job.queue
-    ahead = sum(1 for seq in cls.pending if seq < job.seq)
+    ahead = _ahead(job)
     if ahead:
         yield f"{count(ahead, 'equal job')} of {queue.name} {'is' if ahead == 1 else 'are'} ahead of it"
     after = queue.allocated + cls.charge
@@ -121,6 +122,11 @@ def _who(state: State, job: JobState, now: float) -> Iterator[str]:
     jobs = count(len(lower), "preemptible job of lower priority runs", "preemptible jobs of lower priority run")
     guards = "".join(f", {words}" for words in _guards(Counter(), (state.by_seq[seq] for seq in lower), now))
     yield f"{jobs if lower else 'no preemptible job of lower priority runs'} in {queue.name}{guards}"
+
+
+def _ahead(job: JobState) -> int:
+    """Equal jobs that start before it."""
+    return sum(seq < job.seq for seq in job.cls.pending)
 
 
 def _amount(quota: int | None) -> str:
@@ -205,16 +211,21 @@ def _follow(turns: Transactions, job: JobState, remedy: Remedy) -> tuple[str, tu
     """Lift limits and quotas as they come up, apply the remedy when it is room that is lacking."""
     words: list[str] = []
     changes: list[Event] = []
-    for _ in range(STEPS):
+    left = STEPS
+    while left >= 0:
         with turns.tried(changes):
             if job.places:
                 return _joined(words), tuple(changes)
             reason = binding(turns.state, job)
             over = reason.code in (Code.LIMIT, Code.QUOTA)
             # A quota may be too small only for the dear places that are free: then it is cheaper ones that lack.
-            steps = (_raise(job, reason) if over else []) or remedy(turns.state, job)
-        if not steps:
-            return None
+            steps = _raise(job, reason) if over else []
+            left -= 1
+            if not steps:
+                steps = remedy(turns.state, job)
+                left -= _ahead(job) if remedy in FOR_ALL_AHEAD else 0
+        if not steps or left < 0:
+            break
         for text, event in steps:
             changes = [one for one in changes if not _same(one, event)]
             words.append(text)
@@ -278,11 +289,11 @@ def _more_priority(_: State, job: JobState) -> list[tuple[str, Event]]:
 
 
 def _more_quota(_: State, job: JobState) -> list[tuple[str, Event]]:
-    """So much that the job is in the right of its queue and of all above it."""
+    """So much that the job, and the equal ones ahead of it, are in the right of their queue and of all above it."""
     steps: list[tuple[str, Event]] = []
     for queue in job.queue.path:
-        need = queue.allocated + job.cls.charge
-        if queue.quota is not None and queue.quota < need and (queue.cap is None or need <= queue.cap):
+        need = min(queue.allocated + (_ahead(job) + 1) * job.cls.charge, ENDLESS if queue.cap is None else queue.cap)
+        if queue.quota is not None and queue.quota < need:
             text = f"raise the quota of {queue.name} from {format_gpus(queue.quota)} to {format_gpus(need)}"
             steps.append((text, QueueChanged(replace(queue.spec, quota=need))))
     return steps
@@ -298,8 +309,9 @@ def _gpus_of(node: Node, in_bytes: bool) -> str:
 
 
 def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
-    """For every task a block of its size: more than is missing at times, but never less."""
-    shape, selector = job.cls.shape, job.job.selector
+    """For every task of the job, and of the equal ones ahead of it, a block of its size: more than is missing at times,
+    but never less."""
+    shape, selector, jobs = job.cls.shape, job.job.selector, _ahead(job) + 1
     if selector.nodes:
         return []
     memories = shape.memories(state.space)
@@ -313,7 +325,7 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
         room = 0
         if need.whole and need.gpus:
             room = sum((nodes & mask).bit_count() * (k // need.gpus) for k, nodes in enumerate(state.space.whole))
-        lacking = group.least - room if len(shape.groups) == 1 else group.least
+        lacking = jobs * group.least - (room if len(shape.groups) == 1 else 0)
         if lacking <= 0 or not need.gpus:
             continue
         sizes = [len(node.free) for node in state.space.among(mask)]
@@ -335,3 +347,7 @@ def _more_nodes(state: State, job: JobState) -> list[tuple[str, Event]]:
             )
             steps.append((f"add a node with {_gpus_of(node, need.in_bytes)}", NodeAdded(node)))
     return steps
+
+
+FOR_ALL_AHEAD = (_more_quota, _more_nodes)
+"""Remedies that help a job only if they help the equal ones ahead of it as well."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from heapq import heapify, heappop, heappush, heapreplace
+from functools import cached_property, lru_cache
+from heapq import heapify, heappop, heappush
 
 from gpushare.cluster.candidates import Bounds, Unit, units_on
-from gpushare.cluster.clearing import Cost, clear
+from gpushare.cluster.clearing import Cost, clear, fits_without
 from gpushare.cluster.jobs import JobState
-from gpushare.cluster.lines import Order
+from gpushare.cluster.lines import Order, Spot
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Want
 from gpushare.cluster.search import Way
-from gpushare.cluster.space import BROKEN, Need, NodeState
+from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import State
 
 
@@ -27,8 +27,6 @@ class Holders:
         self.mask = mask
         """Nodes that may be used."""
         self.bounds = bounds
-        self.freed: dict[int, int] = {}
-        """By node so many of its GPUs are those of victims, at most."""
         self.least: dict[Need, dict[int, Cost]] = {}
         """By need the nodes where it would fit with all victims gone, and what that costs at least."""
         self.next: tuple[Need | None, Iterator[Way]] = (None, iter(()))
@@ -41,49 +39,30 @@ class Holders:
         """Nodes where the task would fit if all who could go were gone, and no clearing of them costs less."""
         found = self.least.get(need)
         if found is None:
-            found = self.least[need] = self._for_whole(need) if need.whole else self._for_parts(need)
-        return found
-
-    def _held(self, *, whole: bool) -> Iterator[list[tuple[int, tuple[int, int]]]]:
-        return (line.held(self.state.space, top, whole=whole) for _, top, line in self.order.lines.values())
-
-    def _for_whole(self, need: Need) -> dict[int, Cost]:
-        sizes: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for held in self._held(whole=True):
-            for number, size in held:
-                sizes[number].append(size)
-        nodes, found = self.state.space.nodes, {}
-        for number, some in sizes.items():
-            node = nodes[number]
-            missing = need.gpus - node.whole
-            freed = self.freed[number] = sum([gpus for gpus, _ in some])
-            if freed >= missing and self.mask >> number & 1:
-                some.sort()
-                least = least_of(tuple(some), missing)
+            found = self.least[need] = {}
+            nodes = self.state.space.nodes
+            for number, held in self.held.items():
+                least = self._least(need, nodes[number], held)
                 if least is not None:
-                    found[number] = Cost(least[0], least[1] - need.charge(node.memory), ())
+                    found[number] = least
         return found
 
-    def _for_parts(self, need: Need) -> dict[int, Cost]:
-        held: dict[int, dict[int, int]] = {}
-        for some in self._held(whole=False):
-            for number, (gpu, amount) in some:
-                on = held.setdefault(number, {})
-                on[gpu] = on.get(gpu, 0) + amount
-        nodes, found = self.state.space.nodes, {}
-        for number, on in held.items():
-            node = nodes[number]
-            amount = need.on(node.memory)
-            if self.mask >> number & 1 and amount <= node.memory:
-                room = [left + on.get(gpu, 0) for gpu, left in enumerate(node.free) if left != BROKEN]
-                if sum([left >= amount for left in room]) >= need.gpus:
-                    found[number] = Cost(1, -ENDLESS, ())
+    @cached_property
+    def held(self) -> dict[int, list[Spot]]:
+        """By node the places of victims."""
+        found: dict[int, list[Spot]] = defaultdict(list)
+        may_use = bin(self.mask)[:1:-1].ljust(len(self.state.space.nodes), "0")
+        for group, top, line in self.order.lines.values():
+            for number, spot in line.held(self.state.space, group, top):
+                if may_use[number] == "1":
+                    found[number].append(spot)
         return found
 
-    def begin(self, wants: Sequence[Want]) -> bool:
-        """Clear nodes for these; False if there would not be room for all."""
-        self.end()
-        return self.could_suffice(wants)
+    def _least(self, need: Need, node: NodeState, held: list[Spot]) -> Cost | None:
+        if not need.whole:
+            return Cost(1, -ENDLESS, ()) if fits_without(node, need, [place for _, _, place in held]) else None
+        least = least_of(tuple([size for size, _, _ in held]), need.gpus - node.whole)
+        return least and Cost(least[0], least[1] - need.charge(node.memory), ())
 
     def could_suffice(self, wants: Sequence[Want]) -> bool:
         """With all of them gone, would there be room for each kind of task, whatever the other kinds take?"""
@@ -105,7 +84,7 @@ class Holders:
             room += (nodes & self.mask).bit_count() * (count // need.gpus)
         for number in cleared:
             node = space.nodes[number]
-            whole = min(len(node.free), node.whole + self.freed[number])
+            whole = min(len(node.free), node.whole + sum([gpus for (gpus, _), _, _ in self.held[number]]))
             room += whole // need.gpus - node.whole // need.gpus
         return room >= times
 
@@ -114,31 +93,38 @@ class Holders:
     def ways(self, need: Need) -> Iterator[Way]:
         """The nodes to clear for such a task, the cheapest first. Equal tasks go on with the same."""
         if self.next[0] != need:
-            heap = [(cost, number, -1) for number, cost in self.could_clear(need).items()]
-            heapify(heap)
-            self.next = need, self._cheapest(need, heap)
+            self.next = need, self._cheapest(need)
         return self.next[1]
 
     def end(self) -> None:
         """The generator is closed: it holds this object, and it is held by it."""
         self.next = None, iter(())
 
-    def _cheapest(self, need: Need, heap: list[tuple[Cost, int, int]]) -> Iterator[Way]:
+    def _cheapest(self, need: Need) -> Iterator[Way]:
         """Costs are bounds, or true of a version of the state: the first is looked at again."""
-        while heap:
-            cost, number, version = heap[0]
-            node = self.state.space.nodes[number]
-            found = self._clear(node, need)
-            if found is None:
-                heappop(heap)
+        levels: dict[Cost, list[int]] = {}
+        for number, cost in self.could_clear(need).items():
+            levels.setdefault(cost, []).append(number)
+        heap: list[tuple[Cost, int, int, list[Unit]]] = []
+        later = sorted(levels, reverse=True)
+        while heap or later:
+            if later and not (heap and heap[0][0] < later[-1]):
+                cost = later.pop()
+                heap += [(self._with_rank(cost, number), number, -1, []) for number in levels[cost]]
+                heapify(heap)
                 continue
-            if version != self.state.version and found[0] > cost and len(heap) > 1:
-                heapreplace(heap, (found[0], number, self.state.version))
-                if heap[0][1] != number:
-                    continue
-            heappop(heap)
-            heappush(heap, (found[0], number, -1))
-            yield Way(node, found[1])
+            cost, number, version, units = heappop(heap)
+            node = self.state.space.nodes[number]
+            if version == self.state.version:
+                heappush(heap, (cost, number, -1, []))
+                yield Way(node, units)
+            elif (found := self._clear(node, need)) is not None:
+                heappush(heap, (found[0], number, self.state.version, found[1]))
+
+    def _with_rank(self, cost: Cost, number: int) -> Cost:
+        """Of so many victims the last is not before this one."""
+        ranks = sorted([rank for _, rank, _ in self.held.get(number, ())])
+        return Cost(cost.tasks, cost.excess, tuple(ranks[cost.tasks - 1 : cost.tasks])) if cost.tasks else cost
 
     def _clear(self, node: NodeState, need: Need) -> tuple[Cost, list[Unit]] | None:
         """The best set of victims that makes room for one such task on the node."""

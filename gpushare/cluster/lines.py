@@ -17,6 +17,7 @@ from operator import attrgetter
 from gpushare.cluster.candidates import Bounds
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.lists import Run
+from gpushare.cluster.model import Place
 from gpushare.cluster.order import ENDLESS, ratio
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import Barrier, How, barrier, loses_little, price
@@ -25,6 +26,9 @@ from gpushare.cluster.turn import Turn
 
 Rank = tuple[int, int, int, int]
 """How full the queue is then (negative), its order (negative), what it holds (negative), and the place in the line."""
+
+Spot = tuple[tuple[int, int], tuple[int, Rank], Place]
+"""A place of a job: how many GPUs it has and what it costs, and the job's place in the order."""
 
 _priority = attrgetter("priority")
 
@@ -84,7 +88,7 @@ class Line:
         self.ranks: dict[JobState, Rank] = {}
         self.left = leaf.allocated
         """What the leaf would hold without these."""
-        self.spots: dict[tuple[int, bool], list[tuple[int, tuple[int, int]]]] = {}
+        self.spots: dict[tuple[int, int], list[tuple[int, Spot]]] = {}
 
     def __iter__(self) -> Iterator[JobState]:
         jobs, index = self.jobs, 0
@@ -107,22 +111,18 @@ class Line:
         while self._look():
             pass
 
-    def held(self, space: Space, top: int, *, whole: bool) -> list[tuple[int, tuple[int, int]]]:
-        """Where its jobs up to a priority are: the node, and of each task how many GPUs it has and what it costs; or
-        else of each of its GPUs which it is and how much of it."""
-        found = self.spots.get((top, whole))
+    def held(self, space: Space, group: int, top: int) -> list[tuple[int, Spot]]:
+        """Where its jobs up to a priority are: numbers of nodes, and what they hold there."""
+        found = self.spots.get((group, top))
         if found is None:
-            found = self.spots[top, whole] = []
+            found = self.spots[group, top] = []
             by_name = space.by_name
             for job in self.jobs:
                 if job.cls.priority > top:
                     break
+                rank = group, self.ranks[job]
                 for place in job.places.values():
-                    number = by_name[place.node].number
-                    if whole:
-                        found.append((number, (len(place.gpus), place.charge)))
-                    else:
-                        found += [(number, (gpu, place.amount)) for gpu in place.gpus]
+                    found.append((by_name[place.node].number, ((len(place.gpus), place.charge), rank, place)))
         return found
 
 

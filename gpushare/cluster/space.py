@@ -357,10 +357,11 @@ class Space:
 
     def among(self, nodes: int) -> Iterator[NodeState]:
         """The nodes of a set, in their order."""
-        while nodes:
-            bit = nodes & -nodes
-            yield self.nodes[bit.bit_length() - 1]
-            nodes ^= bit
+        bits = bin(nodes)[:1:-1]  # with thousands of nodes this is quicker than to take bit after bit off the number
+        number = bits.find("1")
+        while number >= 0:
+            yield self.nodes[number]
+            number = bits.find("1", number + 1)
 
     def holds(self, need: Need, count: int, mask: int) -> bool:
         """Might so many such tasks fit now? Exact for whole GPUs and for one task; else only a quick no."""

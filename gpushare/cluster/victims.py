@@ -286,8 +286,10 @@ class Stopping(Search):
         return self.place_all() and self._cover_deficit()
 
     def ways(self, want: Want) -> Iterator[Way]:
-        if not self.taken and not self.holders.begin(self.wants[len(self.placed) :]):
-            return iter(())
+        if not self.taken:
+            self.holders.end()  # what went before is undone
+            if not self.holders.could_suffice(self.wants[len(self.placed) :]):
+                return iter(())
         return self.holders.ways(want.need)
 
     def clear(self, want: Want, way: Way) -> bool:

@@ -38,3 +38,21 @@ def test_what_is_raised_is_what_stands_in_the_way_and_no_further(fields, preempt
     assert why.change == expected
     stage.send(list(why.changes))
     assert stage.running() == ["j"]
+
+
+def test_a_quota_is_raised_at_once_for_the_equal_jobs_ahead() -> None:
+    """They start before it, so less would not do."""
+    stage = Stage({"n": 8})
+    queue(stage, "owner", quota=0, weight=0)
+    queue(stage, "borrower", quota=0)
+    for index in range(8):
+        stage.job("borrower", 1, name=f"b{index}")
+    names = ["first", "second", "third"]
+    for name in names:
+        stage.job("owner", 2, name=name)
+    assert stage.waiting() == names
+    why = stage.allocator.explain("third")
+    raised = {text: changes for text, changes in ((why.change, why.changes), *why.others) if "quota" in text}
+    assert list(raised) == ["raise the quota of owner from 0 to 6"]
+    stage.send(list(*raised.values()))
+    assert set(names) <= set(stage.running())
