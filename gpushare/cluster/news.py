@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import gt
 
+from gpushare.cluster.clearing import fits_without
 from gpushare.cluster.jobs import Ask
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.shapes import Shape
@@ -12,6 +13,7 @@ from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
 from gpushare.cluster.watch import ANY, FREED, OVER, About, Freed, Key
+from gpushare.cluster.widening import small_enough
 
 
 def settle(turn: Turn) -> bool:
@@ -58,13 +60,14 @@ def hear(turn: Turn) -> None:
         for ask in watch.heard(FREED):
             if any(_helps(state, ask, node, before) for node, before in risen):
                 watch.woken[ask] = None
-        for node, _ in risen:
+        for node, before in risen:
             if any(left > 0 for left in node.free):
                 over = True
-                for seq in node.jobs:
-                    queue = state.by_seq[seq].queue
-                    if queue.mixed:
-                        watch.changed[queue] = None
+                watch.publish(ANY)
+                for queue in {state.by_seq[seq].queue: None for seq in node.jobs}:
+                    for ask in watch.heard(Key(About.QUEUE, queue)) if queue.mixed else ():
+                        if _helps(state, ask, node, before):
+                            watch.woken[ask] = None
         for shape in list(watch.crowded):
             if could_fit(state, shape):
                 open_shape(state, shape)
@@ -91,16 +94,19 @@ def _nodes_with_more(freed: Iterable[Freed]) -> list[Freed]:
 
 
 def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> bool:
-    """Might what is free there be of use to a job that may stop others of its queue? Yes, if one of these runs there,
-    or if the node holds more of its tasks than before."""
+    """Might what is free there be of use to a job that may stop others of its queue? Yes, if the node holds more of its
+    tasks than before, or would hold one without those of lower priority of its queue."""
     cls, shape = ask.cls, ask.cls.shape
     if ask.more or shape.elastic or shape.rungs > 1 or len(shape.groups) > 1:
         return True
     if not state.space.reach(shape.selector) >> node.number & 1:
         return False
-    if any(state.by_seq[seq].queue is cls.queue for seq in node.jobs):
-        return True
-    need = shape.groups[0].needs[0]
+    need, name = shape.groups[0].needs[0], node.spec.name
+    jobs = [state.by_seq[seq] for seq in node.jobs]
+    lower = [job for job in jobs if job.queue is cls.queue and job.cls.priority < cls.priority]
+    if lower:
+        places = [place for job in lower for place in job.places.values() if place.node == name]
+        return small_enough(state) or fits_without(node, need, places)
     amount = need.on(node.memory)
     now, then = (sum(left >= amount for left in free) // max(1, need.gpus) for free in (node.free, before))
     return now > then
