@@ -5,7 +5,7 @@ from __future__ import annotations
 from allocator_facts import facts, left_undone
 from allocator_stage import GIB, Stage, gpus
 
-from gpushare.cluster import transaction
+from gpushare.cluster import room, transaction
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.model import (
     Job,
@@ -24,6 +24,7 @@ from gpushare.cluster.model import (
     Tasks,
 )
 from gpushare.cluster.turn import Turn
+from gpushare.cluster.victims import preempt
 
 
 def test_jobs_that_waited_for_any_node_take_from_others_when_one_comes_and_others_fill_it() -> None:
@@ -172,3 +173,38 @@ def test_tasks_that_only_large_gpus_can_hold_are_placed_before_others_take_these
     stage.queue("q", 8)
     stage.send(JobSubmitted(Job("gang", "q", (Tasks(2, gpus=2), Tasks(2, memory=60 * GIB)))))
     assert "gang" in stage.running()
+
+
+def test_room_beside_jobs_of_its_queue_wakes_a_job_only_where_their_places_would_be_enough(monkeypatch) -> None:
+    """Of 20 nodes two have jobs of the queue that may be stopped; on one of them they and what is freed are enough."""
+    looks: list[str] = []
+    monkeypatch.setattr(room, "preempt", lambda turn, gang: looks.append(gang.job.job.id) or preempt(turn, gang))
+    stage = Stage({f"n{index}": 8 for index in range(20)})
+    stage.queue("mine", 0, weight=0)
+    stage.queue("theirs", 160)
+
+    def restored(name: str, queue: str, node: str, first: int, count: int) -> None:
+        job = Job(name, queue, (Tasks(gpus=count),), preemptible=queue == "mine", movable=False)
+        stage.send(JobRestored(job, (Place(0, 0, node, tuple(range(first, first + count)), 0, 0),), since=0.0))
+
+    for index in range(2, 20):
+        restored(f"full-{index}", "theirs", f"n{index}", 0, 8)
+    restored("low-0", "mine", "n0", 0, 2)
+    restored("large-0", "theirs", "n0", 2, 4)
+    restored("small-0", "theirs", "n0", 6, 2)
+    restored("low-1", "mine", "n1", 0, 2)
+    restored("large-1", "theirs", "n1", 2, 6)
+    stage.job("mine", 6, name="high", priority=60)
+    assert stage.waiting() == ["high"]
+    looks.clear()
+    stage.end("small-0")
+    assert (stage.waiting(), looks) == (["high"], [])
+    stage.end("large-0")
+    assert (stage.waiting(), stage.evicted) == ([], [])
+    stage.end("high")
+    restored("large-2", "theirs", "n0", 2, 6)
+    stage.job("mine", 8, name="higher", priority=70)
+    assert stage.waiting() == ["higher"]
+    stage.end("large-1")
+    assert "higher" in stage.running()
+    assert stage.evicted == ["low-1"]
