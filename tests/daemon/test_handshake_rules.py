@@ -68,7 +68,7 @@ def test_a_child_joins_the_job_of_its_nearest_ancestor(monkeypatch) -> None:
 @pytest.mark.parametrize(
     "other",
     [{"uid": BOB}, {"budget": OTHER}, {"wrapper": object()}, {"state": JobState.ENDED}, {"state": JobState.QUEUED}],
-    ids=str,
+    ids=("user", "budget", "wrapper", "ended", "queued"),
 )
 def test_a_job_of_another_kind_is_passed_over(monkeypatch, other) -> None:
     family = Family(monkeypatch)
