@@ -29,10 +29,10 @@ static inline uint64_t gs_whole_blocks(uint64_t bytes) {
     return bytes > UINT64_MAX - GS_BLOCK_BYTES ? bytes : (bytes + GS_BLOCK_BYTES - 1) & ~(GS_BLOCK_BYTES - 1);
 }
 
-/* What cuMemAlloc and its like take for so many bytes. Half a block and more counts as blocks of its own; less counts
- * as a part of a shared block. A driver that packs more closely takes less. */
+/* What cuMemAlloc and its like take for so many bytes. Up to half a block counts as a part of a shared block; more
+ * counts as blocks of its own. A driver that packs more closely takes less. */
 static inline uint64_t gs_packed(uint64_t bytes) {
-    return bytes < GS_BLOCK_BYTES / 2 ? bytes : gs_whole_blocks(bytes);
+    return bytes <= GS_BLOCK_BYTES / 2 ? bytes : gs_whole_blocks(bytes);
 }
 
 /* Reserve for the place that is set already. false: refused, and the user has been told. */

@@ -8,20 +8,36 @@
  *   pending  what a thread is about to add to charged
  *   needed   what the uploads and launches that are under way may take
  *
- * A launch first uses the pool's unused memory. Credit for the rest is reserved before the driver is called; afterwards
- * the driver's number is charged.
+ * A launch first uses the pool's unused memory. Credit for the rest is reserved before the driver is called, in steps
+ * in which the pool grows; afterwards the driver's number is charged.
+ *
+ * NVIDIA's driver counts memory with which a graph has run as used as long as the executable graph is there. So a graph
+ * that runs again seems to need as much once more. Its memory is still there if nothing was trimmed since, and if the
+ * pool has enough for all graphs that have run since: else they share some, and another may have it just now.
  */
 #ifndef GPUSHARE_PRELOAD_GRAPH_POOL_H
 #define GPUSHARE_PRELOAD_GRAPH_POOL_H
 
 #include "device.h"
 
-/* Call before a launch that may take `need` units. Reserves the credit that it lacks; `have`: how much that is. false:
- * refused, and the user has been told. `frees_first`: the launch first frees what the last one left. */
-bool gs_graph_pool_enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have);
+/* An upload or a launch on one GPU. */
+struct gs_graph_launch {
+    struct gs_gpu *gpu;
+    uint32_t need;
+    bool frees_first; /* it begins with freeing what the last one left */
+    uint32_t *holds;  /* of the executable graph, and changed by these functions only; 0: it has not run yet */
+    uint32_t have;    /* credit reserved for it */
+    uint32_t counted; /* of its need, in the pool's */
+};
 
-/* Call after the launch, with the same numbers. */
-void gs_graph_pool_leave(struct gs_gpu *gpu, uint32_t need, uint32_t have);
+/* Call before it. Reserves the credit that it lacks. false: refused, and the user has been told. */
+bool gs_graph_pool_enter(struct gs_graph_launch *launch);
+
+/* Call after it. `good`: the driver has done it. */
+void gs_graph_pool_leave(struct gs_graph_launch *launch, bool good);
+
+/* The executable graph is gone. */
+void gs_graph_pool_gone(struct gs_gpu *gpu, uint32_t need, uint32_t *holds);
 
 /* Charges what the driver says. Returns the units that are not charged because the credit does not suffice. */
 uint32_t gs_graph_pool_correct(struct gs_gpu *gpu);

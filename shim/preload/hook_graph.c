@@ -28,9 +28,10 @@
 
 struct need {
     uint32_t units[GS_MAX_GPUS];
-    bool any, frees;  /* has memory nodes; has free nodes */
-    bool frees_first; /* each launch begins with freeing what the last one left */
-    bool left;        /* the last one did leave it, and since then there were as many frees as: */
+    uint32_t holds[GS_MAX_GPUS]; /* see gs_graph_launch; those that are stored */
+    bool any, frees;             /* has memory nodes; has free nodes */
+    bool frees_first;            /* each launch begins with freeing what the last one left */
+    bool left;                   /* the last one did leave it, and since then there were as many frees as: */
     uint32_t frees_then;
     uint32_t number;
     uint32_t next_free; /* number + 1 */
@@ -176,7 +177,7 @@ static CUresult call_instantiate(const struct run *run) {
 
 /* The GPUs from `from` on: enter, then those behind it, the call in the middle, leave on the way out. */
 static CUresult run_on(const struct run *run, const struct need *need, int from) {
-    uint32_t have;
+    uint32_t fresh = 0;
     while (from < GS_MAX_GPUS && need->units[from] == 0)
         from++;
     if (from == GS_MAX_GPUS)
@@ -184,12 +185,14 @@ static CUresult run_on(const struct run *run, const struct need *need, int from)
     struct gs_gpu *gpu = gs_gpu_of(from);
     if (gpu == NULL)
         return run_on(run, need, from + 1);
-    if (!gs_graph_pool_enter(gpu, need->units[from], need->frees_first, &have))
+    struct gs_graph_launch launch = {.gpu = gpu, .need = need->units[from], .frees_first = need->frees_first};
+    launch.holds = run->fresh == NULL ? &need_at(need->number)->holds[from] : &fresh;
+    if (!gs_graph_pool_enter(&launch))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = run_on(run, need, from + 1);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && have != 0 && gs_account_driver_failed(gpu, have))
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && launch.have != 0 && gs_account_driver_failed(gpu, launch.have))
         result = run_on(run, need, from + 1);
-    gs_graph_pool_leave(gpu, need->units[from], have);
+    gs_graph_pool_leave(&launch, result == CUDA_SUCCESS && run->fresh == NULL);
     return result;
 }
 
@@ -249,11 +252,11 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
         gs_table_put(&execs, &entry, &displaced);
         return result;
     }
-    struct need need = *need_at(entry.detail);
-    drop_need(entry.detail);
+    struct need *need = need_at(entry.detail);
     for (int device = 0; device < GS_MAX_GPUS; device++)
-        if (need.units[device] != 0 && gs_gpu_of(device) != NULL && gs_gpu_of(device)->line != NULL)
-            gs_graph_pool_correct(gs_gpu_of(device));
+        if (need->units[device] != 0 && gs_gpu_of(device) != NULL && gs_gpu_of(device)->line != NULL)
+            gs_graph_pool_gone(gs_gpu_of(device), need->units[device], &need->holds[device]);
+    drop_need(entry.detail);
     return result;
 }
 

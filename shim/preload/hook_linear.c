@@ -1,6 +1,6 @@
 /* hook_linear.c: linear, pitched and managed memory, and the free that frees all kinds of pointers.
  *
- * Sizes are what the program asked for, in whole blocks of the driver from half a block on. What smaller allocations
+ * Sizes are what the program asked for, in whole blocks of the driver above half a block. What smaller allocations
  * leave of the blocks that they share shows in the measured overhead. Managed memory is charged in full, as if all of
  * it were on the GPU at once.
  */

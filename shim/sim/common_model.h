@@ -11,7 +11,7 @@
 /* The unit in which a GPU's memory is handed out; also the VMM granularity. */
 #define MODEL_BLOCK_BYTES (2ull << 20)
 
-/* An allocation below this shares a block with others of its context; from here on it has blocks of its own. */
+/* An allocation of up to so much shares a block with others of its context; a larger one has blocks of its own. */
 #define MODEL_SMALL_LIMIT (1ull << 20)
 
 /* Addresses of shared blocks are multiples of this, as cuMemAlloc promises; sizes are rounded up to it. */

@@ -1,8 +1,8 @@
 /* cuda_context.c: contexts, the stack of them that each thread has, and the memory that belongs to one.
  *
- * The first context of this process on a device costs the overhead that a real one costs before any allocation. The
- * end of a context frees its linear and managed memory, its arrays and its modules' variables; stream-ordered pools
- * and VMM handles belong to the device and stay.
+ * Each context costs the overhead that a real one costs before any allocation. The end of a context frees its linear
+ * and managed memory, its arrays and its modules' variables; stream-ordered pools and VMM handles belong to the device
+ * and stay.
  */
 #define _GNU_SOURCE
 #include "cuda_context.h"
@@ -84,7 +84,7 @@ CUresult context_check(CUcontext context) {
     return result != CUDA_SUCCESS ? result : broken(context);
 }
 
-/* Whether one more context beside those of the device takes memory: the first does. */
+/* Whether one more context beside those of the device takes memory. */
 static bool costs(const struct device *device) {
     return device->contexts == 0 || SIM_IS(contexts, each);
 }
@@ -215,7 +215,7 @@ static void give_piece(CUcontext context, struct arena *arena, struct heap_piece
 }
 
 static bool shares_blocks(uint64_t size) {
-    return size < MODEL_SMALL_LIMIT || (SIM_IS(blocks, packed) && size % MODEL_BLOCK_BYTES != 0);
+    return size <= MODEL_SMALL_LIMIT || (SIM_IS(blocks, packed) && size % MODEL_BLOCK_BYTES != 0);
 }
 
 CUresult context_take(CUcontext context, enum memory_kind kind, uint64_t size, struct memory **memory) {

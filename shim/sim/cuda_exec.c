@@ -36,6 +36,7 @@ struct CUgraphExec_st {
     struct step *steps;
     size_t count, room;
     struct user_references references;
+    uint64_t held[SIM_MAX_GPUS]; /* blocks of graph pools */
 };
 
 /* ---- making --------------------------------------------------------------------------------------- */
@@ -76,6 +77,7 @@ static void end_contents(CUgraphExec exec) {
     for (size_t index = 0; index < exec->count; index++) {
         operation_drop(&exec->steps[index].operation);
     }
+    graph_memory_let_go(exec->held);
     user_references_end(&exec->references);
     free(exec->steps);
 }
@@ -302,7 +304,7 @@ static CUresult prepare(CUgraphExec exec, bool launch) {
         free_left_over(exec);
     }
     CUresult result = count_need(exec, &need);
-    return result != CUDA_SUCCESS ? (launch ? result : CUDA_SUCCESS) : graph_memory_prepare(&need);
+    return result != CUDA_SUCCESS ? (launch ? result : CUDA_SUCCESS) : graph_memory_prepare(&need, exec->held);
 }
 
 static CUresult run(const struct operation *operation, CUstream stream) {

@@ -3,7 +3,8 @@
  * An alloc node gets its addresses when it is added, and they never change. Physical memory comes from the
  * device's graph pool when the graph is uploaded or launched, and goes back there when it is freed: the pool keeps it
  * (RESERVED) until the program trims. It is kept in blocks that fit everywhere, so that what is free in the pool can
- * serve any graph, as pages do on a GPU.
+ * serve any graph, as pages do on a GPU. What an executable graph has run with counts as used (USED) as long as the
+ * graph and the memory are there: "currently associated with graphs".
  */
 #define _GNU_SOURCE
 #include "cuda_graphmem.h"
@@ -19,7 +20,8 @@
 struct graph_pool {
     struct heap_piece **spare; /* blocks that nothing is in */
     uint64_t spares, room;
-    uint64_t reserved, reserved_high, used, used_high; /* bytes */
+    uint64_t reserved, reserved_high, allocated, used_high; /* bytes */
+    uint64_t held; /* blocks that executable graphs have run with; they may have shared some */
 };
 
 static struct graph_pool graph_pools[SIM_MAX_GPUS];
@@ -43,6 +45,18 @@ static void trim(struct graph_pool *pool, struct arena *arena, uint64_t keep) {
     while (pool->spares > keep) {
         arena_give(arena, pool->spare[--pool->spares]);
         pool->reserved -= MODEL_BLOCK_BYTES;
+    }
+}
+
+static uint64_t used_of(const struct graph_pool *pool) {
+    uint64_t blocks = model_graph_growth(pool->allocated / MODEL_BLOCK_BYTES);
+    uint64_t bytes = (blocks > pool->held ? blocks : pool->held) * MODEL_BLOCK_BYTES;
+    return bytes < pool->reserved ? bytes : pool->reserved;
+}
+
+static void note_used(struct graph_pool *pool) {
+    if (used_of(pool) > pool->used_high) {
+        pool->used_high = used_of(pool);
     }
 }
 
@@ -76,12 +90,25 @@ static CUresult grow(CUdevice ordinal, uint64_t blocks) {
     return CUDA_SUCCESS;
 }
 
-CUresult graph_memory_prepare(const struct graph_need *need) {
+CUresult graph_memory_prepare(const struct graph_need *need, uint64_t held[SIM_MAX_GPUS]) {
     CUresult result = CUDA_SUCCESS;
     for (int device = 0; device < SIM_MAX_GPUS && result == CUDA_SUCCESS; device++) {
+        uint64_t holds = model_graph_growth(need->most[device]);
         result = grow(device, need->most[device]);
+        if (result == CUDA_SUCCESS && holds > held[device]) {
+            graph_pools[device].held += holds - held[device];
+            held[device] = holds;
+            note_used(&graph_pools[device]);
+        }
     }
     return result;
+}
+
+void graph_memory_let_go(uint64_t held[SIM_MAX_GPUS]) {
+    for (int device = 0; device < SIM_MAX_GPUS; device++) {
+        graph_pools[device].held -= held[device];
+        held[device] = 0;
+    }
 }
 
 /* ---- one allocation ------------------------------------------------------------------------------- */
@@ -195,10 +222,8 @@ CUresult graph_memory_allocate(struct graph_memory *memory) {
     }
     memory->allocated = memory->range->accessible = true;
     memory->users++;
-    pool->used += bytes_of(memory);
-    if (pool->used > pool->used_high) {
-        pool->used_high = pool->used;
-    }
+    pool->allocated += bytes_of(memory);
+    note_used(pool);
     return CUDA_SUCCESS;
 }
 
@@ -208,7 +233,7 @@ CUresult graph_memory_free(struct graph_memory *memory) {
     }
     give_blocks(memory, memory->blocks);
     memory->allocated = memory->range->accessible = false;
-    graph_pools[memory->device].used -= bytes_of(memory);
+    graph_pools[memory->device].allocated -= bytes_of(memory);
     graph_memory_drop(memory);
     return CUDA_SUCCESS;
 }
@@ -219,7 +244,9 @@ static CUresult trim_device(CUdevice ordinal) {
     if (device_get(ordinal) == NULL) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
-    trim(&graph_pools[ordinal], &device_get(ordinal)->arena, 0);
+    struct graph_pool *pool = &graph_pools[ordinal];
+    uint64_t in_use = pool->reserved / MODEL_BLOCK_BYTES - pool->spares;
+    trim(pool, &device_get(ordinal)->arena, model_graph_growth(in_use) - in_use); /* whole steps go back */
     return CUDA_SUCCESS;
 }
 
@@ -228,7 +255,7 @@ static CUresult get_attribute(CUdevice ordinal, CUgraphMem_attribute attribute, 
         return CUDA_ERROR_INVALID_DEVICE;
     }
     const struct graph_pool *pool = &graph_pools[ordinal];
-    const uint64_t values[] = {pool->used, pool->used_high, pool->reserved, pool->reserved_high};
+    const uint64_t values[] = {used_of(pool), pool->used_high, pool->reserved, pool->reserved_high};
     if (value == NULL || (unsigned)attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -247,7 +274,7 @@ static CUresult set_attribute(CUdevice ordinal, CUgraphMem_attribute attribute, 
     }
     switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-        pool->used_high = pool->used;
+        pool->used_high = used_of(pool);
         return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
         pool->reserved_high = pool->reserved;

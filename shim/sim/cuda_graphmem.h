@@ -30,7 +30,10 @@ void graph_memory_drop(struct graph_memory *memory);
 struct graph_memory *graph_memory_at(CUdeviceptr pointer);
 CUresult graph_memory_allocate(struct graph_memory *memory);
 CUresult graph_memory_free(struct graph_memory *memory);
-/* Makes sure that the graph pools have the physical memory. */
-CUresult graph_memory_prepare(const struct graph_need *need);
+/* Makes sure that the graph pools have the physical memory, and associates it with the executable graph that needs it:
+ * `held`, its blocks on each device. */
+CUresult graph_memory_prepare(const struct graph_need *need, uint64_t held[SIM_MAX_GPUS]);
+/* The executable graph has ended. */
+void graph_memory_let_go(uint64_t held[SIM_MAX_GPUS]);
 
 #endif

@@ -315,7 +315,7 @@ static CUresult alloc_async(CUdeviceptr *pointer, size_t size, CUstream stream) 
     if (capture_concerns(stream)) {
         return capture_alloc(pointer, size, NULL, stream);
     }
-    CUresult result = stream_enter(stream);
+    CUresult result = UNSAFE(stream_enter(stream));
     return result != CUDA_SUCCESS ? result : LOCKED(allocate_current(pointer, size, stream));
 }
 
@@ -323,7 +323,7 @@ static CUresult alloc_from_async(CUdeviceptr *pointer, size_t size, CUmemoryPool
     if (capture_concerns(stream)) {
         return pool == NULL ? CUDA_ERROR_INVALID_VALUE : capture_alloc(pointer, size, pool, stream);
     }
-    CUresult result = stream_enter(stream);
+    CUresult result = UNSAFE(stream_enter(stream));
     return result != CUDA_SUCCESS ? result : LOCKED(allocate_from(pointer, size, pool));
 }
 
@@ -331,7 +331,7 @@ static CUresult free_async(CUdeviceptr pointer, CUstream stream) {
     if (capture_concerns(stream)) {
         return capture_free(pointer, stream);
     }
-    CUresult result = stream_enter(stream);
+    CUresult result = UNSAFE(stream_enter(stream));
     return result != CUDA_SUCCESS ? result : LOCKED(linear_release(pointer));
 }
 
@@ -524,7 +524,7 @@ static CUresult trim_to(CUmemoryPool pool, size_t keep) {
 
 API(cuMemPoolCreate, (CUmemoryPool * pool, const CUmemPoolProps *properties), LOCKED(create(pool, properties)))
 API(cuMemPoolDestroy, (CUmemoryPool pool), LOCKED(destroy(pool)))
-API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), LOCKED(trim_to(pool, keep)))
+API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), UNSAFE(LOCKED(trim_to(pool, keep))))
 
 static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, const void *value) {
     if (!handle_is(pool, HANDLE_POOL) || value == NULL) {

@@ -35,8 +35,8 @@ MEANT = {
 # Quantities that no two machines share: the factor between them that is let pass, and what is too small to matter. They
 # are to be copied into the model (shim/sim/common_model.h, the settings context= and teardown=) when they are far off.
 MEASURED = {
-    r"contexts: second context takes": (1.5, 1 << 20),
-    r"processes: a context of another process takes": (1.5, 1 << 20),
+    r"contexts: second context takes": (2.0, 1 << 20),
+    r"processes: a context of another process takes": (2.0, 1 << 20),
     r"processes: milliseconds from a kill to its memory": (5.0, 100),
 }
 

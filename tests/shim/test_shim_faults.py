@@ -35,7 +35,7 @@ def failing(host, *faults: str) -> dict[str, str]:
 )
 def test_an_array_of_which_the_driver_tells_no_size_is_charged_by_its_shape(host, create, size) -> None:
     """Width, height and depth halve from level to level, layers do not; each channel has the size of its format. All of
-    them are below half a block, from which on whole blocks are charged."""
+    them are below half a block, above which whole blocks are charged."""
     kind = "Mipmapped" if "Mipmapped" in create else ""
     said = host.python(
         f"""

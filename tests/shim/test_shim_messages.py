@@ -51,7 +51,7 @@ def test_a_message_of_one_kind_holds_back_none_of_another(host) -> None:
     ],
 )
 def test_an_amount_is_told_in_the_unit_that_suits_it(host, daemon, size, shown) -> None:
-    """In whole blocks from half a block on, as it is charged."""
+    """In whole blocks above half a block, as it is charged."""
     daemon.policy.decide = lambda ask: wire.OVER_LIMIT
     child = host.python(f"say(Cuda().start().alloc({size})[0])", GPUSHARE_LIMIT="8Gi")
     assert child.said == 2

@@ -23,7 +23,7 @@ def bare(day: Day) -> None:
     two = day.settled() - empty
     first.end()
     second.end()
-    guess = min(512 * MIB, total // 32)
+    guess = min(640 * MIB, total // 32)
     day.answer("MiB of a context", one // MIB)
     day.answer("MiB of a second process's context", (two - one) // MIB)
     day.answer("MiB that are guessed before it is measured", guess // MIB)

@@ -143,12 +143,13 @@ static void put_back(void) {
     REQUIRE(gs_unknown_frees == 2);
 }
 
-/* Half a block and more counts as blocks; of any size. */
+/* More than half a block counts as blocks; of any size. */
 static void sizes(void) {
     static const uint64_t of[][2] = {{0, 0},
                                      {1, 1},
                                      {(1 << 20) - 1, (1 << 20) - 1},
-                                     {1 << 20, 2 << 20},
+                                     {1 << 20, 1 << 20},
+                                     {(1 << 20) + 1, 2 << 20},
                                      {2 << 20, 2 << 20},
                                      {(2 << 20) + 1, 4 << 20},
                                      {UINT64_MAX, UINT64_MAX},

@@ -215,7 +215,7 @@ static void rows(void) {
     pitch_says = 512; /* less than was foreseen, for rows of 100 bytes: 512 each */
     REQUIRE(cuMemAllocPitch_v2(&address, &pitch, 100, 1000, 4) == CUDA_SUCCESS && used_on(0) == 1000);
     REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS);
-    set_unused(0, units(1));
+    set_unused(0, units(1) - 1);
     pitch_says = 1024;
     frees = 0; /* more than there is: it goes back */
     bank = (struct bank){0};
@@ -224,7 +224,7 @@ static void rows(void) {
     set_unused(0, units(3));
     pitch_says = 2048;
     REQUIRE(cuMemAllocPitch_v2(&address, &pitch, 512, 2048, 4) == CUDA_ERROR_OUT_OF_MEMORY && frees == 1);
-    REQUIRE(used_on(0) == 0 && bank.units == units(2));
+    REQUIRE(used_on(0) == 0 && bank.units == units(3));
     REQUIRE(cuMemAllocPitch(&old, &old_pitch, 512, 2048, 4) == CUDA_ERROR_OUT_OF_MEMORY && frees == 2);
     REQUIRE(used_on(0) == 0);
     uint32_t before = calls; /* more than any number says is refused */
