@@ -114,7 +114,9 @@ struct gs_welcome {
 
 struct gs_attach {
     uint8_t uuid[16];
-    uint64_t total; /* of the GPU, as the driver says */
+    uint64_t total;    /* of the GPU, as the driver says */
+    uint32_t contexts; /* that it has there already; each is charged */
+    uint32_t reserved;
 };
 
 struct gs_ask {

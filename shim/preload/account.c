@@ -144,21 +144,28 @@ static const char *why_not(enum gs_outcome outcome) {
     }
 }
 
-static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
+/* Ask for room for a context beside those that are there. */
+static enum gs_outcome ask_for_context(struct gs_gpu *gpu, uint32_t contexts, struct gs_answer *answer) {
     struct gs_frame frame = {.type = GS_ATTACH};
-    struct gs_answer answer;
     struct gs_text waiting = {0};
     memcpy(frame.u.attach.uuid, gpu->uuid, sizeof gpu->uuid);
     frame.u.attach.total = gpu->total;
+    frame.u.attach.contexts = contexts;
     gs_text_add(&waiting, "waiting for room for a context");
     add_gpu(&waiting, gpu);
     /* A job that a daemon has admitted waits for a daemon as long as for a claim: without one neither its limit nor its
      * request would hold. */
-    enum gs_outcome outcome = gs_client_request(&frame, &answer, &waiting, gs_options()->job_id != 0);
-    while (outcome == GS_ANSWERED && answer.status == GS_ASK_AGAIN) {
+    enum gs_outcome outcome = gs_client_request(&frame, answer, &waiting, gs_options()->job_id != 0);
+    while (outcome == GS_ANSWERED && answer->status == GS_ASK_AGAIN) {
         gs_sleep_us(PAUSE_US);
-        outcome = gs_client_request(&frame, &answer, NULL, gs_options()->job_id != 0);
+        outcome = gs_client_request(&frame, answer, NULL, gs_options()->job_id != 0);
     }
+    return outcome;
+}
+
+static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
+    struct gs_answer answer;
+    enum gs_outcome outcome = ask_for_context(gpu, 0, &answer);
     /* The daemon is away and this GPU has no line yet: a limit of our own, so that the program can start. */
     *alone = outcome == GS_NO_DAEMON || (outcome == GS_AWAY && gpu->line == NULL);
     if (*alone)
@@ -201,6 +208,19 @@ bool gs_account_attach(struct gs_gpu *gpu) {
         GS_RUN(attached);
     }
     return good;
+}
+
+/* Without an answer it opens: the daemon will see it in NVML. */
+bool gs_account_attach_another(struct gs_gpu *gpu) {
+    struct gs_answer answer;
+    if (gpu->own)
+        return true;
+    enum gs_outcome outcome = ask_for_context(gpu, __atomic_load_n(&gpu->contexts, __ATOMIC_RELAXED), &answer);
+    bool refused = outcome == GS_ANSWERED && answer.status != GS_OK && answer.status != GS_UNKNOWN &&
+                   answer.status != GS_BAD_FRAME;
+    if (refused)
+        say_refused(gpu, 0, answer.text, "no room for a context");
+    return !refused;
 }
 
 void gs_account_detach(struct gs_gpu *gpu) {

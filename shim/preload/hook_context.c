@@ -1,7 +1,8 @@
 /* hook_context.c: contexts open and close.
  *
- * Before a context opens the GPU is attached, which charges its learned overhead. A program without room for its
- * context is refused here, with out-of-memory, before the driver takes memory that others count on. When a context
+ * Before a context opens the GPU is attached, which charges its learned overhead; each further context is charged as
+ * much. A program without room for its context is refused here, with out-of-memory, before the driver takes memory that
+ * others count on. When a context
  * closes, its linear memory and arrays are freed without a call; they are credited in bulk.
  *
  * A primary context has one handle for all its lives, and any thread may end one and begin the next. The driver is
@@ -20,7 +21,9 @@ static bool before(CUdevice device, struct gs_gpu **gpu) {
     struct gs_place place;
     bool good = gs_place_device(&place, device);
     *gpu = place.gpu;
-    return good;
+    if (!good || place.gpu == NULL || __atomic_load_n(&place.gpu->contexts, __ATOMIC_RELAXED) == 0)
+        return good;
+    return gs_account_attach_another(place.gpu);
 }
 
 static bool again(struct gs_gpu *gpu, CUresult result, bool *retried) {
@@ -181,13 +184,24 @@ static void look_at_primary(CUdevice device, bool ended) {
         closed(place);
 }
 
+/* Before a call that opens the primary context, unless it is open. */
+static bool before_primary(CUdevice device, struct gs_gpu **gpu) {
+    struct gs_place place;
+    CUcontext context;
+    if (!find_primary(device, &context, &place))
+        return before(device, gpu);
+    bool good = gs_place_device(&place, device);
+    *gpu = place.gpu;
+    return good;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     struct gs_gpu *gpu;
     CUresult result;
     bool retried = false;
     if (!gs_on() || context == NULL || primary_of(device) == NULL)
         return gs_driver.cuDevicePrimaryCtxRetain(context, device);
-    if (!before(device, &gpu))
+    if (!before_primary(device, &gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do {
         gs_mutex_lock(&primaries[device].mutex);
@@ -302,7 +316,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevi
     bool retried = false;
     if (!gs_on() || green == NULL || primary_of(device) == NULL)
         return gs_driver.cuGreenCtxCreate(green, resources, device, flags);
-    if (!before(device, &gpu))
+    if (!before_primary(device, &gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     do {
         gs_mutex_lock(&primaries[device].mutex);

@@ -300,3 +300,46 @@ def test_what_the_driver_has_refused_hides_nothing_of_the_context(world: World) 
         world.send(MemorySampled(GPU, sum(shown.values()), shown, {process: 80 * MIB}, begun=world.now))
     assert ask in world.waiting
     assert charged(world, process) == 100 * MIB
+
+
+def test_another_context_is_charged_before_it_opens(world: World) -> None:
+    """As much as the first one cost, until NVML shows both; the cost of two is not taken for that of one."""
+    process = settled(world)
+    world.attach(process, GPU, another=True)
+    assert charged(world, process) == 200 * MIB
+    for _ in range(3):  # it is not there yet
+        sample(world, process, 100 * MIB)
+        world.now += 0.3
+    assert charged(world, process) == 200 * MIB
+    sample(world, process, 180 * MIB)
+    world.now += 0.3
+    sample(world, process, 180 * MIB)
+    assert charged(world, process) == 180 * MIB
+    assert world.node.state.overheads["software GPU"] == 100 * MIB
+
+
+def test_another_context_that_never_opens_is_charged_for_a_moment_only(world: World) -> None:
+    process = settled(world)
+    world.attach(process, GPU, another=True)
+    for _ in range(9):
+        sample(world, process, 100 * MIB)
+        world.now += 0.3
+    assert charged(world, process) == 100 * MIB
+
+
+def test_another_context_is_refused_above_the_limit(world: World) -> None:
+    process = settled(world)
+    world.allocate(process, GPU, 4 * GIB - 250 * MIB)
+    world.attach(process, GPU, another=True)
+    assert charged(world, process) == 200 * MIB and not world.refusals
+    world.attach(process, GPU, another=True)
+    world.wait(1.0)
+    assert [refusal.reason.code for refusal in world.refusals] == [Code.OVER_LIMIT]
+    assert world.node.gpus[GPU].shares[process].usage <= 4 * GIB
+
+
+def test_another_context_of_a_process_that_the_daemon_does_not_know_is_its_first(world: World) -> None:
+    process = start(world, "job", "4Gi", "4Gi")
+    world.detach(process, GPU)
+    world.attach(process, GPU, another=True)
+    assert world.node.gpus[GPU].shares[process].before == 0 < charged(world, process)

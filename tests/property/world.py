@@ -138,6 +138,7 @@ class Waiting:
     size: int
     since: float
     attach: bool
+    another: bool = False
 
 
 @dataclass
@@ -509,8 +510,8 @@ class World:
             assert asked.attach and self.node.jobs[one.job].suspension is not None, "told to ask again without need"
             assert self.now >= asked.since + self.policy.claim_timeout, "told to ask again before its time"
             ask = self.next_id()
-            self.waiting[ask] = Waiting(asked.program, asked.gpu, 0, self.now, attach=True)
-            return AttachAsked(ask, asked.program, asked.gpu)
+            self.waiting[ask] = Waiting(asked.program, asked.gpu, 0, self.now, attach=True, another=asked.another)
+            return AttachAsked(ask, asked.program, asked.gpu, another=asked.another)
         if isinstance(answer, Denied):
             self._check_denial(answer, asked)
             self.refusals.append(answer)
@@ -537,7 +538,8 @@ class World:
         if isinstance(answer, Attached):
             word = one.words.setdefault(answer.gpu, Word())
             word.credit += answer.credit
-            one.contexts[answer.gpu] = self.cost[answer.gpu]
+            earlier = one.contexts.get(answer.gpu, 0) if asked.another else 0
+            one.contexts[answer.gpu] = earlier + self.cost[answer.gpu]
         else:
             one.words[answer.gpu].credit += answer.size
             idle = one.words[answer.gpu].credit - one.words[answer.gpu].used
@@ -972,10 +974,10 @@ class World:
         self.send(ProcessJoined(process, job, 10_000 + process, "python"))
         return process
 
-    def attach(self, process: int, gpu: str) -> int:
+    def attach(self, process: int, gpu: str, *, another: bool = False) -> int:
         ask = self.next_id()
-        self.waiting[ask] = Waiting(process, gpu, 0, self.now, attach=True)
-        self.send(AttachAsked(ask, process, gpu))
+        self.waiting[ask] = Waiting(process, gpu, 0, self.now, attach=True, another=another)
+        self.send(AttachAsked(ask, process, gpu, another=another))
         return ask
 
     def allocate(self, process: int, gpu: str, size: int) -> int | None:
@@ -1155,7 +1157,7 @@ class World:
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():
             seen = tuple(
-                ShareSeen(gpu, word.used, word.credit, self.cost[gpu] if gpu in one.contexts else 0)
+                ShareSeen(gpu, word.used, word.credit, one.contexts.get(gpu, 0))
                 for gpu, word in one.words.items()
             )
             self.send(ProcessRestored(one.id, one.job, one.pid, seen, "python"))

@@ -33,7 +33,7 @@ DRIVER_FAILED = 1
 HEADER = struct.Struct("<IHHII")
 HELLO_BODY = struct.Struct("<QQIIQIIQIIiI64sII")
 WELCOME_BODY = struct.Struct("<QQII384s")
-ATTACH_BODY = struct.Struct("<16sQ")
+ATTACH_BODY = struct.Struct("<16sQI")
 ASK_BODY = struct.Struct("<QIIQI")
 ANSWER_BODY = struct.Struct("<IIQ384sI")
 PAGE_HEADER = struct.Struct("<QIIQQQIIiI48s")
@@ -165,6 +165,7 @@ class Seen:
     line: int = 0
     flags: int = 0
     ticket: int = 0
+    contexts: int = 0
 
 
 @dataclass
@@ -301,7 +302,7 @@ class FakeDaemon:
         page = frame.page
         assert page is not None
         if frame.type == ATTACH:
-            uuid, _total = ATTACH_BODY.unpack_from(frame.body)
+            uuid, _total, frame.contexts = ATTACH_BODY.unpack_from(frame.body)
             status = self.policy.attach
             if status == OK:
                 line = page.attach(uuid, self.policy.limit, self.policy.request, self.policy.overhead)

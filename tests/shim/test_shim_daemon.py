@@ -289,8 +289,30 @@ def test_contexts_are_counted_and_the_last_one_detaches(host, daemon):
         **LIMIT,
     )
     kinds = [frame.type for frame in daemon.frames]
-    assert kinds == [wire.ATTACH, wire.DETACH, wire.ATTACH]
+    assert kinds == [wire.ATTACH, wire.ATTACH, wire.DETACH, wire.ATTACH]
+    assert [frame.contexts for frame in daemon.frames if frame.type == wire.ATTACH] == [0, 1, 0]
     assert daemon.page.counts()["contexts"] == 1
+
+
+def test_each_context_is_asked_for_before_it_opens(host, daemon):
+    """The primary one once, however often it is retained; a refusal is out-of-memory, and the others go on."""
+    daemon.policy.text = "the limit is used up"
+    child = host.start(
+        """
+        cuda = Cuda().start()
+        cuda.primary(); cuda.primary()
+        second = cuda.create()
+        say(1); hear()
+        say([cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 0), cuda.alloc(MiB)[0], cuda.cuCtxDestroy_v2(second)])
+        """,
+        **LIMIT,
+    )
+    assert child.stdout.readline() == "1\n"
+    daemon.policy.attach = wire.OVER_LIMIT
+    tell(child)
+    assert child.stdout.readline() == "[2, 0, 0]\n"
+    assert "gpushare: the limit is used up" in child.communicate()[1]
+    assert [frame.contexts for frame in daemon.frames if frame.type == wire.ATTACH] == [0, 1, 2]
 
 
 DAEMON_GOES = """

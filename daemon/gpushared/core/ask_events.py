@@ -20,7 +20,7 @@ def attach(tx: Transaction, event: AttachAsked) -> None:
         return
     job = state.jobs[process.job]
     share = process.shares.get(gpu.id)
-    if share is not None and share.attached:
+    if share is not None and share.attached and not event.another:
         tx.emit(Attached(event.ask, process.id, gpu.id, 0, 0))
         return
     refusal = _admit_on(tx, job, gpu)

@@ -211,6 +211,8 @@ class AttachAsked(Event):
     gpu: str
     waited: float = 0.0
     """Seconds for which it has waited already: an earlier core was asked, and has failed."""
+    another: bool = False
+    """It has one there already, and each costs as much."""
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs five times as much to make, and hundreds come at once

@@ -69,7 +69,7 @@ class JobClosed(Instruction):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Instruction):
-    """Open a line for the process: charge it `overhead`, give it `credit`, answer the ask.
+    """Open a line for the process: charge it `overhead` in all, give it `credit`, answer the ask.
 
     No overhead and no credit: it has what it needs already.
     """

@@ -273,12 +273,13 @@ def _grant_context(tx: Transaction, gpu: Gpu, ask: Ask, overhead: int, credit: i
     if share is None:
         share = Share(ask.process, ask.job, gpu.id, tx.now)
         state.add_share(share)
+    share.before = share.overhead if share.attached else 0
     share.attached, share.measured, share.since = True, False, tx.now
     share.provisional, share.provisional_at = -1, tx.now
     if gpu.name not in state.overheads:
         gpu.guessed.add(share.process)
     state.change(share, credit=credit, overhead=overhead)
-    tx.emit(Attached(ask.id, ask.process, gpu.id, overhead, credit))
+    tx.emit(Attached(ask.id, ask.process, gpu.id, share.overhead, credit))
     text = f"a context opens on GPU {gpu.index} ({format_bytes(overhead)})"
     tx.record("attached", text, job=state.jobs[ask.job], gpu=gpu.id, overhead=overhead)
 

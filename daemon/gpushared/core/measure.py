@@ -116,15 +116,17 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
         return share.overhead
     most, share.provisional, share.provisional_at = share.provisional, found, tx.now
     if share.attached and not share.measured:
-        if not most and _young(tx, share):
-            return share.overhead
+        if most <= share.before and _young(tx, share):
+            return share.overhead  # nothing of its last context is there yet
         take_for_measured(gpu, [share])
         _learn(tx, gpu, share, most)
     return most
 
 
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
-    """What the next context on this type of GPU is charged before it opens."""
+    """What the next context on this type of GPU is charged before it opens: as much as a process with one costs."""
+    if share.before:
+        return
     if 0 < measured <= tx.policy.overhead_most and tx.state.overheads.get(gpu.name) != measured:
         tx.state.overheads[gpu.name] = measured
         job = tx.state.jobs[share.job]

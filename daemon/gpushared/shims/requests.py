@@ -158,18 +158,19 @@ class Requests:
 
     def _attach(self, connection: Connection, client: Client, frame: Any) -> None:
         seq, identity = frame.seq, bytes(ffi.buffer(frame.u.attach.uuid))
+        another = bool(frame.u.attach.contexts)
         if identity in self.shell.gpus.by_bytes or self._look_again.allow("") is None:
-            self._attach_to(connection, client, seq, identity)
+            self._attach_to(connection, client, seq, identity, another)
             return
 
         def found() -> None:
             if connection.client is client and connection.fd >= 0:
-                self._attach_to(connection, client, seq, identity)
+                self._attach_to(connection, client, seq, identity, another)
 
         # Perhaps a GPU that has appeared since the start, or a MIG instance.
         self.shell.driver.look_for_gpus(found)
 
-    def _attach_to(self, connection: Connection, client: Client, seq: int, identity: bytes) -> None:
+    def _attach_to(self, connection: Connection, client: Client, seq: int, identity: bytes, another: bool) -> None:
         gpu = self.shell.gpus.by_bytes.get(identity)
         reply = self._outbox.reply
         if gpu is None:
@@ -190,7 +191,7 @@ class Requests:
 
         ask = self.shell.core_loop.asks.next_number()
         connection.asks[ask] = 0, time.monotonic()
-        self.shell.core_loop.ask(AttachAsked(ask, client.id, gpu), answer)
+        self.shell.core_loop.ask(AttachAsked(ask, client.id, gpu, another=another), answer)
 
     def _ask(self, connection: Connection, client: Client, frame: Any) -> None:
         seq, body = frame.seq, frame.u.ask

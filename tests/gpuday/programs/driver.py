@@ -360,6 +360,11 @@ def granularity(most: int) -> Answers:
         for address in held:
             cu.cuMemFree_v2(address)
     before = info()[0]
+    held = [alloc(size * MI) for size in (3, 1) for _ in range(8)]
+    yield "MiB for 8 of 3 MiB and 8 of 1 MiB", (before - info()[0]) // MI
+    for address in held:
+        cu.cuMemFree_v2(address)
+    before = info()[0]
     held = [alloc(512) for _ in range(4096)]
     yield "MiB for 4,096 of 512 bytes", (before - info()[0]) // MI
     for address in held:

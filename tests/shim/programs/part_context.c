@@ -27,8 +27,8 @@ bool gs_wake(const void *witness, bool open) {
 /* ---- what is told to the other parts -------------------------------------------------------------- */
 
 static struct {
-    uint32_t attaches, detaches, asks, overhead;        /* of the account */
-    uint32_t pointers, arrays, streams, limits, chosen; /* of memory that ended with a context */
+    uint32_t attaches, others, detaches, asks, overhead; /* of the account */
+    uint32_t pointers, arrays, streams, limits, chosen;  /* of memory that ended with a context */
     uint32_t vmm_reset, pool_reset, unknown;
     uint32_t context; /* the last that ended */
     const struct gs_gpu *gpu;
@@ -48,6 +48,12 @@ bool gs_account_attach(struct gs_gpu *gpu) {
     gpu->line = &lines[gpu->index];
     gpu->attached = 1;
     return true;
+}
+
+bool gs_account_attach_another(struct gs_gpu *gpu) {
+    REQUIRE(gpu->contexts != 0);
+    told.others++;
+    return attaches;
 }
 
 void gs_account_detach(struct gs_gpu *gpu) {
@@ -319,7 +325,7 @@ static void opened_and_closed(void) {
         CUcontext first = NULL, second = NULL, none = NULL;
         start();
         REQUIRE(create_by(way, &first, 0) == CUDA_SUCCESS && is_known(first, 0) && holds(0, 1) && calls == 1);
-        REQUIRE(told.attaches == 1 && told.detaches == 0 && told.asks == 0);
+        REQUIRE(told.attaches == 1 && told.others == 0 && told.detaches == 0 && told.asks == 0);
         REQUIRE(create_by(way, &second, 1) == CUDA_SUCCESS && is_known(second, 1) && holds(1, 1) && holds(0, 1));
         says = CUDA_ERROR_UNKNOWN;
         look();
@@ -334,6 +340,10 @@ static void opened_and_closed(void) {
         says = CUDA_SUCCESS;
         fail_first = 1;
         REQUIRE(create_by(way, &none, 0) == CUDA_SUCCESS && is_known(none, 0) && holds(0, 2) && calls == 5);
+        REQUIRE(told.attaches == 0 && told.others == 4); /* each is charged */
+        attaches = false;
+        REQUIRE(create_by(way, &second, 0) == CUDA_ERROR_OUT_OF_MEMORY && calls == 5 && holds(0, 2));
+        attaches = true;
         look();
         REQUIRE(cuCtxDestroy_v2(none) == CUDA_SUCCESS && hidden && have_ended(1) && holds(0, 1) && told.detaches == 0);
         REQUIRE(!is_known(none, 0) && is_known(first, 0));
