@@ -338,8 +338,24 @@ def test_another_context_is_refused_above_the_limit(world: World) -> None:
     assert world.node.gpus[GPU].shares[process].usage <= 4 * GIB
 
 
+def test_the_cost_of_a_context_is_learned_from_a_process_with_several(world: World) -> None:
+    """On a type of GPU that has not been measured: else a context that fits would wait for the guess to be confirmed."""
+    process = start(world, "job", "1Gi", "1Gi")
+    world.attach(process, GPU, another=True)
+    world.wait(6.0)
+    assert charged(world, process) == 200 * MIB and world.node.state.overheads["software GPU"] == 100 * MIB
+    for number in range(3, 11):
+        world.attach(process, GPU, another=True)
+        world.wait(1.0)
+        assert world.programs[process].contexts[GPU] == number * 100 * MIB and not world.waiting
+    world.attach(process, GPU, another=True)
+    world.wait(6.0)
+    assert [refusal.reason.code for refusal in world.refusals] == [Code.OVER_LIMIT]
+
+
 def test_another_context_of_a_process_that_the_daemon_does_not_know_is_its_first(world: World) -> None:
     process = start(world, "job", "4Gi", "4Gi")
     world.detach(process, GPU)
     world.attach(process, GPU, another=True)
-    assert world.node.gpus[GPU].shares[process].before == 0 < charged(world, process)
+    share = world.node.gpus[GPU].shares[process]
+    assert (share.before, share.contexts) == (0, 1) and share.overhead > 0

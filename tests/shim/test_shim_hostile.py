@@ -229,7 +229,7 @@ check(cuda.cuGreenCtxDestroy(green)); check(cuda.cuGreenCtxDestroy(other)); say(
     )
     assert child.stdout is not None and child.stdin is not None
     assert child.stdout.readline() == "0\n"
-    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (1, 2**21)
+    assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (1, 2**20)
     assert child.communicate("\n", timeout=30)[0] == "1\n"
     assert (daemon.page.counts()["contexts"], daemon.page.word()[0]) == (0, 0)
 

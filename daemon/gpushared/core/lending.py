@@ -271,9 +271,10 @@ def _grant_context(tx: Transaction, gpu: Gpu, ask: Ask, overhead: int, credit: i
     state = tx.state
     share = gpu.shares.get(ask.process)
     if share is None:
-        share = Share(ask.process, ask.job, gpu.id, tx.now)
+        share = Share(ask.process, ask.job, gpu.id, tx.now, attached=False)
         state.add_share(share)
-    share.before = share.overhead if share.attached else 0
+    earlier = share.overhead if share.measured else max(0, share.provisional)
+    share.before, share.contexts = (earlier, share.contexts + 1) if share.attached else (0, 1)
     share.attached, share.measured, share.since = True, False, tx.now
     share.provisional, share.provisional_at = -1, tx.now
     if gpu.name not in state.overheads:

@@ -124,9 +124,12 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
 
 
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
-    """What the next context on this type of GPU is charged before it opens: as much as a process with one costs."""
-    if share.before:
-        return
+    """What the next context on this type of GPU is charged before it opens. A process with several tells less exactly what
+    one costs."""
+    if share.contexts > 1:
+        if gpu.name in tx.state.overheads:
+            return
+        measured = whole_units(measured // share.contexts)
     if 0 < measured <= tx.policy.overhead_most and tx.state.overheads.get(gpu.name) != measured:
         tx.state.overheads[gpu.name] = measured
         job = tx.state.jobs[share.job]

@@ -62,8 +62,10 @@ class Share:
     """It has, or is about to open, a context."""
     measured: bool = False
     """Its overhead was measured by NVML, not guessed."""
+    contexts: int = 1
+    """That have been charged since it attached."""
     before: int = 0
-    """What its earlier contexts were charged when the last one was about to open."""
+    """What NVML showed of its earlier contexts when the last one was about to open."""
     provisional: int = -1
     """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
     provisional_at: float = 0.0

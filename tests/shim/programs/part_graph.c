@@ -28,9 +28,11 @@ struct gs_gpu *gs_gpu_of(CUdevice device) {
 
 /* Of each GPU: what the last launch entered with, and what it left with. */
 static struct {
-    uint32_t enters, leaves, corrects, need, have, left_need, left_have;
-    bool frees_first, inside;
+    uint32_t enters, leaves, corrects, need, held;
+    bool frees_first, inside, good;
 } pool[2];
+
+static uint32_t gone_held; /* by executable graphs that are gone */
 
 static uint32_t lacks[2] = {5, 5}; /* what a launch lacks in the pool */
 static int refuses = -1;           /* that GPU's pool */
@@ -40,24 +42,35 @@ static void look(void) {
     failures = 0;
 }
 
-bool gs_graph_pool_enter(struct gs_gpu *gpu, uint32_t need, bool frees_first, uint32_t *have) {
-    int i = (int)gpu->index;
+bool gs_graph_pool_enter(struct gs_graph_launch *launch) {
+    int i = (int)launch->gpu->index;
     REQUIRE(!pool[i].inside && (i == 0 || !pool[1].inside));
     pool[i].enters++;
-    pool[i].need = need;
-    pool[i].frees_first = frees_first;
-    *have = lacks[i];
+    pool[i].need = launch->need;
+    pool[i].frees_first = launch->frees_first;
+    pool[i].held = *launch->holds;
+    launch->have = lacks[i];
     if (i == refuses)
         return false;
     pool[i].inside = true;
     return true;
 }
 
-void gs_graph_pool_leave(struct gs_gpu *gpu, uint32_t need, uint32_t have) {
-    int i = (int)gpu->index;
-    REQUIRE(pool[i].inside && need == pool[i].need && have == lacks[i] && (i == 1 || !pool[1].inside));
+void gs_graph_pool_leave(struct gs_graph_launch *launch, bool good) {
+    int i = (int)launch->gpu->index;
+    REQUIRE(pool[i].inside && launch->need == pool[i].need && launch->have == lacks[i] && (i == 1 || !pool[1].inside));
     pool[i].inside = false;
     pool[i].leaves++;
+    pool[i].good = good;
+    if (good)
+        *launch->holds = 7;
+}
+
+void gs_graph_pool_gone(struct gs_gpu *gpu, uint32_t need, uint32_t *holds) {
+    REQUIRE(need != 0 && (*holds == 0 || *holds == 7));
+    gone_held += *holds;
+    *holds = 0;
+    gs_graph_pool_correct(gpu);
 }
 
 uint32_t gs_graph_pool_correct(struct gs_gpu *gpu) {
@@ -263,7 +276,11 @@ static void needs(uint32_t first, uint32_t second) {
     REQUIRE(instantiate_by(2, &exec, 0) == CUDA_SUCCESS);
     REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && calls == 1);
     REQUIRE(entered(0, first != 0, first) && entered(1, second != 0, second));
+    REQUIRE(pool[0].held == 0 && pool[0].good == (first != 0)); /* then it has its memory, until it is gone */
+    REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && pool[0].held == (first != 0 ? 7 : 0));
+    gone_held = 0;
     REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS && exec_count == 0 && pool[0].corrects == (first != 0));
+    REQUIRE(gone_held == (first != 0 ? 7u : 0) + (second != 0 ? 7u : 0));
 }
 
 /* ---- what a graph needs --------------------------------------------------------------------------- */
