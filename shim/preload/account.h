@@ -34,8 +34,8 @@ struct gs_gpu {
  * told. */
 bool gs_account_attach(struct gs_gpu *gpu);
 
-/* Charge another context on a GPU that is attached, before it opens: each takes as much. false: refused, and the user has
- * been told. */
+/* Charge another context on a GPU that is attached, before it opens: each takes as much. false: refused, and the user
+ * has been told. */
 bool gs_account_attach_another(struct gs_gpu *gpu);
 
 /* The last context on the GPU is closed. */

@@ -339,7 +339,7 @@ def test_another_context_is_refused_above_the_limit(world: World) -> None:
 
 
 def test_the_cost_of_a_context_is_learned_from_a_process_with_several(world: World) -> None:
-    """On a type of GPU that has not been measured: else a context that fits would wait for the guess to be confirmed."""
+    """On a type of GPU that has not been measured: else one that fits would wait for the guess to be confirmed."""
     process = start(world, "job", "1Gi", "1Gi")
     world.attach(process, GPU, another=True)
     world.wait(6.0)

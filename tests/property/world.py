@@ -1157,8 +1157,7 @@ class World:
         queued = set(self.jobs) - set(self.node.jobs)
         for one in self.programs.values():
             seen = tuple(
-                ShareSeen(gpu, word.used, word.credit, one.contexts.get(gpu, 0))
-                for gpu, word in one.words.items()
+                ShareSeen(gpu, word.used, word.credit, one.contexts.get(gpu, 0)) for gpu, word in one.words.items()
             )
             self.send(ProcessRestored(one.id, one.job, one.pid, seen, "python"))
         for job in [job for job in self.suspenders if job in self.node.jobs]:

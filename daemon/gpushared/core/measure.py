@@ -124,8 +124,8 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
 
 
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
-    """What the next context on this type of GPU is charged before it opens. A process with several tells less exactly what
-    one costs."""
+    """What the next context on this type of GPU is charged before it opens. A process with several tells less exactly
+    what one costs."""
     if share.contexts > 1:
         if gpu.name in tx.state.overheads:
             return
