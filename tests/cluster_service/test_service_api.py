@@ -63,6 +63,20 @@ def test_a_job_runs_and_its_story_is_told(service: Process) -> None:
         client.job("9999")
 
 
+def test_a_job_that_ends_while_it_is_listed_is_in_the_list(service: Process) -> None:
+    """The list comes in pieces, and the job is in the last one."""
+    client, there = service.client, set()
+    waiting = client.submit({"job": {"gpus": 1}, "array": 500, "hold": True})
+    for _ in range(12):
+        there.add(client.submit({"job": {"gpus": 1}, "run": {"duration": 0.01}}))
+        for _ in range(2):
+            found = [one["id"] for one in client.jobs(ended=True)]
+            assert there <= set(found), there - set(found)
+            assert len(found) == len(set(found)), "each once"
+    client.cancel(waiting, now=True)
+    until(lambda: not client.jobs())
+
+
 def test_lists_come_whole_and_chosen(service: Process) -> None:
     client = service.client
     before = {one["id"] for one in client.jobs(ended=True)}

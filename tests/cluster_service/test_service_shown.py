@@ -81,3 +81,15 @@ def test_a_job_that_makes_room_is_stopping_until_it_has_stopped(tmp_path: Any) -
     shown = cast(list[dict[str, Any]], stage.service.shown(["1"]))[0]
     assert (shown["evictions"], shown["tasks"], shown["places"]) == (1, [], []) and shown["reason"]
     stage.store.close()
+
+
+def test_what_ends_between_two_pieces_of_a_list_is_in_the_next_piece(stage: Stage) -> None:
+    first, second = stage.submit(gpus=2), stage.submit(gpus=2)
+    stage.rounds()
+    over, ids = stage.service.listed(ended=True)
+    assert (over, ids) == ([], [first, second])
+    stage.runner.finish(first)
+    stage.rounds()
+    assert stage.service.ids() == [second]
+    assert [one["state"] for one in stage.service.shown(ids, ended=True)] == ["ended", "running"]
+    assert [one["id"] for one in stage.service.shown(ids)] == [second]

@@ -165,15 +165,13 @@ class Api:
         """
         query = request.query
         chosen = {"queue": query.get("queue"), "user": query.get("user")}
-        ids = await self._call(self._service.ids, **chosen)
-        over: list[Shown] = []
-        if query.get("ended") == "1":
-            over = await self._call(self._service.shown_ended, **chosen)
+        ended = query.get("ended") == "1"
+        over, ids = await self._call(self._service.listed, ended=ended, **chosen)
         uid = self._caller(request).uid
         response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
         await response.prepare(request)
         text, before = ['{"jobs": ['], ""
-        async for rows in self._in_pieces(over, ids):
+        async for rows in self._in_pieces(over, ids, ended=ended):
             for row in rows:
                 text.append(before + json.dumps(row))
                 before = ", "
@@ -185,11 +183,11 @@ class Api:
         await response.write_eof()
         return response
 
-    async def _in_pieces(self, over: list[Shown], ids: list[str]) -> AsyncIterator[list[Shown]]:
+    async def _in_pieces(self, over: list[Shown], ids: list[str], *, ended: bool) -> AsyncIterator[list[Shown]]:
         for first in range(0, len(over), AT_ONCE):
             yield over[first : first + AT_ONCE]
         for first in range(0, len(ids), AT_ONCE):
-            yield await self._call(self._service.shown, ids[first : first + AT_ONCE])
+            yield await self._call(self._service.shown, ids[first : first + AT_ONCE], ended=ended)
 
     @call("GET", "/v1/jobs/{job}", api.ShownJob)
     async def _job(self, request: web.Request) -> web.Response:

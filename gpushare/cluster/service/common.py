@@ -91,9 +91,16 @@ class Common(ABC):
     def ids(self, *, queue: str | None = None, user: str | None = None) -> list[str]:
         """Ids of the jobs that are not over, in the order in which they came."""
 
+    def listed(
+        self, *, ended: bool, queue: str | None = None, user: str | None = None
+    ) -> tuple[list[Shown], list[str]]:
+        """At one moment: what is shown of the latest jobs that are over, if these are wanted, and ids of the others."""
+        ids = self.ids(queue=queue, user=user)
+        return (self.shown_ended(queue=queue, user=user) if ended else []), ids
+
     @abstractmethod
-    def shown(self, ids: Iterable[str]) -> list[Shown]:
-        """What is shown of each of these jobs that is not over."""
+    def shown(self, ids: Iterable[str], *, ended: bool = False) -> list[Shown]:
+        """What is shown of each of these jobs that is not over; with `ended` also of those that are by now."""
 
     @abstractmethod
     def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:

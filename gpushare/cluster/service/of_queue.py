@@ -218,7 +218,7 @@ class QueueService(Common):
             if not one.ended and user in (None, one.user) and queue in (None, one.job.queue)
         ]
 
-    def shown(self, ids: Iterable[str]) -> list[Shown]:
+    def shown(self, ids: Iterable[str], *, ended: bool = False) -> list[Shown]:  # noqa: ARG002
         return [self._show(self._jobs[id]) for id in ids if id in self._jobs]
 
     def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:  # noqa: ARG002

@@ -221,8 +221,7 @@ class Service(Common):
             if user in (None, entry.user) and (queue is None or self.book.job(id).queue == queue)
         ]
 
-    def shown(self, ids: Iterable[str]) -> list[Shown]:
-        """What is shown of each of these jobs that is not over."""
+    def shown(self, ids: Iterable[str], *, ended: bool = False) -> list[Shown]:
         jobs = self.store.allocator.jobs
         found = []
         for id in ids:
@@ -231,6 +230,8 @@ class Service(Common):
                 view = jobs.get(id)
                 job = view.job if view is not None else self.book.job(id)
                 found.append(live_job(entry, job, view, self._tasks(id)))
+            elif ended and (over := self.book.ended(id)) is not None:
+                found.append(ended_job(over))
         return found
 
     def shown_ended(self, *, queue: str | None = None, user: str | None = None) -> list[Shown]:
