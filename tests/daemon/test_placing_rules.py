@@ -274,3 +274,21 @@ def test_after_lost_notes_a_gpu_that_its_programs_have_not_opened_is_its_own_aga
         node.client.place("a", body(gpus=(GPU2,)))
     one.call("reconnect", str(node.directory / "shim.sock"))
     assert one.call("hello", present=True)["status"] == 0 and one.call("attach", GPU)["status"] == 0
+
+
+def test_a_note_that_does_not_say_on_which_gpus_it_was_placed_leaves_those_that_it_has(node: Subprocess) -> None:
+    """As an earlier version may have written it."""
+    node.start()
+    node.client.place("a", body())
+    node.kill()
+    path = node.directory / "state.json"
+    state = json.loads(path.read_text())
+    assert state["jobs"][JOB]["note"]["spec"].pop("devices") == [GPU]
+    path.write_text(json.dumps(state))
+    node.start()
+    assert node.client.place("a", body(limit="5Gi"))["job"]["gpus"][0]["limit"] == 5 * GIB
+    node.kill()
+    path.write_text(json.dumps(state))
+    node.start()
+    with pytest.raises(GpushareError, match="has other GPUs"):
+        node.client.place("a", body(gpus=(GPU2,)))
