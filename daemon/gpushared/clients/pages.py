@@ -188,19 +188,24 @@ class Page:
 
     def ask_trim(self, gpu: str, wanted: int, within_ms: int) -> None:
         """Ask for so many units of this GPU. An unfinished trim of other GPUs stays asked for."""
+        self._forget_last_trim()
+        self.lines[gpu].trim_units = wanted
+        self._ask_library(within_ms)
+
+    def ask_quiet(self, within_ms: int) -> None:
+        """A trim of nothing: with the gate closed the library's thread answers it when no call is in the driver."""
+        self._forget_last_trim()
+        self._ask_library(within_ms)
+
+    def _forget_last_trim(self) -> None:
         page = self._struct
         if page.trim_done == page.trim_asked:
             for line in self.lines.values():
                 line.trim_units = 0
-        self.lines[gpu].trim_units = wanted
-        page.trim_ms = min(within_ms, MAX_UNITS)
-        lib.gs_ask_trim(page)
 
-    def ask_quiet(self, within_ms: int) -> None:
-        """A trim of nothing: with the gate closed the library's thread answers it when no call is in the driver."""
-        page = self._struct
-        page.trim_ms = min(within_ms, MAX_UNITS)
-        lib.gs_ask_trim(page)
+    def _ask_library(self, within_ms: int) -> None:
+        self._struct.trim_ms = min(within_ms, MAX_UNITS)
+        lib.gs_ask_trim(self._struct)
 
     def wake_trimmer(self) -> None:
         """Have the library's thread look at the words of the lines."""
