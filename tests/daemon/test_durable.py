@@ -197,17 +197,18 @@ def test_a_suspension_that_cannot_be_noted_happens_and_its_answer_says_so(daemon
     one = program(daemon.shim)
     one.call("hello", job=job)
     one.call("attach", GPU)
+    one.call("answer_trims")
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH}
     follower = subprocess.Popen(
         [sys.executable, str(HERE / "fake_suspender.py"), job, str(daemon.directory / "api.sock")], env=environ
     )
     try:
-        until(lambda: is_suspendable(client, job), 10)
+        until(lambda: is_suspendable(client, job), 60)  # a process starts
         with blocked():
             for ask, state in ((client.resume, "running"), (client.suspend, "suspended")):
                 hint = str(refused(lambda ask=ask: ask(job)).hint)
                 assert hint.startswith(f"{KEPT}; make room for ")
-                until(lambda state=state: client.job(job)["state"] == state)
+                until(lambda state=state: client.job(job)["state"] == state, 30)
     finally:
         follower.kill()
         follower.wait()
