@@ -170,6 +170,30 @@ def test_what_was_on_its_way_when_the_settings_were_read_again_is_not_used() -> 
     with_identities(story)
 
 
+def test_an_answer_from_before_is_not_taken_for_the_one_that_is_awaited() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        asked: list[asyncio.Future[Who]] = []
+        failed: list[Any] = []
+        loop.set_exception_handler(lambda _, context: failed.append(context))
+        known = Identities(loop, lambda uid: Who(uid, "x"))
+        known._loop = thing(run_in_executor=lambda *_: asked.append(loop.create_future()) or asked[-1])
+        known._ask(ADA)
+        known.forget()
+        known._ask(ADA)
+        asked[0].set_result(Who(ADA, "ada", frozenset({"before"})))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not known.has(ADA) and known._ask(ADA) is asked[1], "it is still awaited"
+        asked[1].set_result(Who(ADA, "ada", frozenset({"after"})))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert known.known(ADA).groups == {"after"} and len(asked) == 2 and failed == []
+        known.close()
+
+    asyncio.run(story())
+
+
 def test_a_database_that_fails_leaves_what_was_known(caplog) -> None:
     async def story(known: Identities, database: Database) -> None:
         database.answers.set()
