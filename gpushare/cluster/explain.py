@@ -7,8 +7,8 @@ named if a turn in which it is made, undone afterwards, starts the job. Where on
     closed nodes      uncordoned; programs of others gone
     limits, quotas    raised to what the job needs, along its queue's path
     priority          just above the lowest that would make room by preemption in its own queue
-    quota             raised so that the job is in its queue's right and may reclaim
-    nodes             as many GPUs more as are missing
+    quota             raised so that the job, and the equal ones ahead of it, are in their queue's right and may reclaim
+    nodes             as many GPUs more as are missing for these
 
 Time is tried out, too: where only minimum run times of others are in the way, it starts by itself.
 """
