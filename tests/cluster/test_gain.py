@@ -7,7 +7,7 @@ import pytest
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.candidates import Unit
 from gpushare.cluster.model import Job, JobSubmitted, Node, NodeAdded, Policy, Queue, QueueAdded, Tasks
-from gpushare.cluster.proof import gain, oversized
+from gpushare.cluster.proof import _can_return, gain, oversized
 from gpushare.cluster.quantity import MICRO
 
 
@@ -68,6 +68,17 @@ def unit(one: Allocator, name: str) -> Unit:
 def test_whoever_loses_a_large_job_loses_no_guarantee(one: Allocator, name: str, lost: int) -> None:
     taken = [unit(one, name)]
     assert gained(one, "wide", ("a",), MICRO, taken)[0] == lost
+
+
+@pytest.mark.parametrize(("lab", "team", "back"), [(4, 2, True), (1, 2, False), (4, 1, False)])
+def test_a_victim_can_return_where_all_queues_above_it_have_room_in_their_quotas(
+    lab: int, team: int, back: bool
+) -> None:
+    made = Allocator(Policy())
+    queues = [Queue("lab", quota=lab * MICRO), Queue("team", "lab", quota=team * MICRO)]
+    made.handle([NodeAdded(Node("n", 4, 80 * 2**30)), *map(QueueAdded, queues)], 0.0)
+    made.handle(JobSubmitted(Job("x", "team", (Tasks(gpus=2),))), 1.0)
+    assert _can_return(unit(made, "x")) is back
 
 
 def test_a_queue_without_a_quota_is_guaranteed_all_that_it_holds() -> None:
