@@ -221,8 +221,9 @@ class SlurmStand(Queued):
         self._set(node, "State=DOWN", "Reason=lost")
 
     def bring_back(self, node: str) -> None:
+        """Killed: one of Slurm 24.11 that was silent may take minutes to end when it is asked to. Its jobs go on."""
         self.cluster.kill(f"slurmd.{node}", signal.SIGCONT)
-        self.cluster.stop(f"slurmd.{node}")
+        self.cluster.stop(f"slurmd.{node}", signal.SIGKILL)
         self.cluster.start_node(node)
         self._set(node, "State=RESUME")
 
