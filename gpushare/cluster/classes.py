@@ -54,14 +54,12 @@ def forget(state: State, cls: JobClass) -> None:
         journal.drop(state.patient, ask)
     journal.drop(cls.queue.classes, cls.key)
     weigh(state, cls.queue)
-    state.watch.classes.pop(cls, None)
     journal.drop(shape.classes, cls)
     if not shape.classes:
         journal.drop(state.shapes, shape.key)
         if shape.several:
             journal.set(state, "several", state.several - 1)
         journal.drop(state.watch.crowded, shape)
-        state.watch.shapes.pop(shape, None)
 
 
 def weigh(state: State, queue: QueueState) -> None:

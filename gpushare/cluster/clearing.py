@@ -53,14 +53,9 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
             return None
     if need.gpus == 1:
         return _on_one_gpu(node, need, units, bounds)
-    least = _least_units(node, need, units)
-    if least is None:
+    if not fits_without(node, need, (place for unit in units for place in unit.here)):
         return None
-    return (
-        _best_set(node, need, units, bounds, least)
-        if len(units) <= EXHAUSTIVE
-        else _greedy_set(node, need, units, bounds)
-    )
+    return (_best_set if len(units) <= EXHAUSTIVE else _greedy_set)(node, need, units, bounds)
 
 
 def cost(chosen: Sequence[Unit], need: Need, node: NodeState) -> Cost:
@@ -134,25 +129,9 @@ def _held(node: NodeState, units: Sequence[Unit]) -> list[dict[Unit, int]]:
     return held
 
 
-def _least_units(node: NodeState, need: Need, units: Sequence[Unit]) -> int | None:
-    """No fewer of them make the room, if each holds as many GPUs as the one that holds most; None: not even all do."""
-    amount, counts = need.on(node.memory), []
-    held = _held(node, units)
-    for left, on_gpu in zip(node.free, held, strict=True):
-        if left != BROKEN:
-            rooms = accumulate(sorted(on_gpu.values(), reverse=True), initial=left)
-            counts += [count for count, room in enumerate(rooms) if room >= amount][:1]
-    if amount > node.memory or len(counts) < need.gpus:
-        return None
-    widest = max((sum(unit in on_gpu for on_gpu in held) for unit in units), default=1)
-    return max(1, -(-sum(sorted(counts)[: need.gpus]) // max(1, widest)))
-
-
-def _best_set(
-    node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds, least: int
-) -> tuple[Cost, list[Unit]] | None:
+def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
     best: tuple[Cost, list[Unit]] | None = None
-    for count in range(least, len(units) + 1):
+    for count in range(1, len(units) + 1):
         if best is not None and best[0].tasks <= count:
             break
         for group in combinations(units, count):

@@ -32,11 +32,6 @@ def settle(turn: Turn) -> bool:
     return bool(changed)
 
 
-def _any_over(state: State) -> bool:
-    """Is there a queue that holds more than its quota?"""
-    return any(not queue.within_quota(queue.allocated) for queue in state.leaves())
-
-
 def hear(turn: Turn) -> None:
     """Wake those for whom something has changed since this was last asked."""
     state, watch = turn.state, turn.state.watch
@@ -80,7 +75,7 @@ def hear(turn: Turn) -> None:
     if watch.changed:
         watch.publish(ANY)
     watch.changed.clear()
-    if over and watch.heard(OVER) and _any_over(state):
+    if over:
         watch.publish(OVER)
 
 
@@ -129,7 +124,6 @@ def open_shape(state: State, shape: Shape) -> None:
     journal.drop(watch.crowded, shape)
     for more in (False, True):
         journal.drop(shape.full, more)
-    watch.shapes[shape] = None
     for cls in shape.classes:
         if cls.next.priced or cls.more.priced:
             state.open(cls)

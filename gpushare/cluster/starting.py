@@ -37,37 +37,14 @@ def start(turn: Turn, highest_tier: int) -> None:
     if not watch.leaves:
         return
     order = Order(watch.leaves, highest_tier)
-    root = state.root
-    while (ask := order.pop(root)) is not None:
-        queue = ask.cls.queue
-        if not is_open(ask):
-            if all_closed(state):
-                break
-            order.update(queue)  # another queue has had the last room
-            continue
-        if not attempt(turn, ask) and all_closed(state):
-            break
-        order.update(queue)
-        if not turn.hypothetical:
-            state.journal.clear()  # it stands: events are checked before anything is decided
+    while (ask := order.pop(state.root)) is not None:
+        if is_open(ask):  # if not, another queue has had the last room
+            attempt(turn, ask)
+            if not turn.hypothetical:
+                state.journal.clear()  # it stands: events are checked before anything is decided
+        order.update(ask.cls.queue)
     if highest_tier == ABOVE:
         watch.leaves.clear()
-        watch.classes.clear()
-        watch.shapes.clear()
-
-
-def all_closed(state: State) -> bool:
-    """Is there nothing left to try, in whatever queue?"""
-    for shape in state.watch.shapes:
-        if False not in shape.full or (shape.elastic and True not in shape.full):
-            return False
-    classes = state.watch.classes
-    while classes:
-        cls = next(iter(classes))
-        if any(ask.seqs and is_open(ask) for ask in cls.asks):
-            return False
-        del classes[cls]
-    return True
 
 
 def attempt(turn: Turn, ask: Ask) -> bool:

@@ -6,7 +6,6 @@ All changes go through the journalled operations of State, so each can be undone
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpushare.cluster.jobs import NO_PLACES, Ask, JobClass, JobState
@@ -74,9 +73,6 @@ class State:
         self.backfills: dict[int, None] = {}
         self.waiting: dict[int, None] = {}
         """Jobs with unstarted places."""
-
-    def leaves(self) -> Iterator[QueueState]:
-        return (queue for queue in self.queues.values() if not queue.children)
 
     # ---- marks ---------------------------------------------------------------------------------------
 
@@ -236,7 +232,6 @@ class State:
     def to_try(self, cls: JobClass) -> None:
         """There may be room for it."""
         self.watch.leaves[cls.queue] = None
-        self.watch.classes[cls] = None
 
     def adopt(self, queue: QueueState, spec: Queue) -> None:
         """New numbers for a queue."""

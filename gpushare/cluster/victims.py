@@ -39,7 +39,7 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.lines import Latecomers, Line, Order, Price, alike, line_among, line_of
+from gpushare.cluster.lines import Latecomers, Line, Order, Price, line_among, line_of
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
@@ -306,25 +306,11 @@ class Stopping(Search):
             if not short:
                 return True
             deficit, full = short[0]
-            least = self._least_of(deficit)
-            able: list[Unit] = []
-            for unit in self._below(full):
-                if self.bounds.permit([unit]):
-                    able.append(unit)
-                    if unit.charge == least:
-                        break  # no other is smaller, and those that follow are worse victims
+            able = [unit for unit in self._below(full) if self.bounds.permit([unit])]
             if not able:
                 return False
             enough = [unit for unit in able if unit.charge >= deficit]
             self.stop([min(enough or able, key=lambda unit: (unit.charge if enough else -unit.charge, unit.rank))])
-
-    def _least_of(self, deficit: int) -> int | None:
-        """The smallest charge of a victim that is at least so much, where the jobs of each class are charged alike."""
-        classes = self._classes()
-        if not all(alike(cls) for cls in classes):
-            return None
-        charges = [self.state.by_seq[cls.running.first[2]].charge for cls in classes if cls.running]
-        return min((charge for charge in charges if charge >= deficit), default=None)
 
     def _below(self, queue: QueueState) -> Iterator[Unit]:
         """What could be taken of the jobs below a queue, the best victims first."""

@@ -32,7 +32,7 @@ from gpushare.cluster.journal import Journal
 from gpushare.cluster.space import NodeState
 
 if TYPE_CHECKING:
-    from gpushare.cluster.jobs import Ask, JobClass
+    from gpushare.cluster.jobs import Ask
     from gpushare.cluster.queues import QueueState
     from gpushare.cluster.shapes import Shape
 
@@ -64,7 +64,6 @@ ANY = Key(About.ANY)
 class Watch:
     __slots__ = (
         "changed",
-        "classes",
         "crowded",
         "dropped",
         "freed",
@@ -73,7 +72,6 @@ class Watch:
         "leaves",
         "listening",
         "loose",
-        "shapes",
         "unread",
         "woken",
     )
@@ -89,9 +87,6 @@ class Watch:
         """The state was read from a file: nothing is known about who is blocked."""
         # What follows is empty between turns. To be tried where there is room:
         self.leaves: dict[QueueState, None] = {}
-        """Leaves with one of these:"""
-        self.classes: dict[JobClass, None] = {}
-        self.shapes: dict[Shape, None] = {}
         self.woken: dict[Ask, None] = {}
         """For these room may be made."""
         # News:
@@ -142,6 +137,6 @@ class Watch:
 
     def clear(self) -> None:
         """A turn is undone."""
-        for table in (self.leaves, self.classes, self.shapes, self.woken, self.freed, self.dropped, self.changed):
+        for table in (self.leaves, self.woken, self.freed, self.dropped, self.changed):
             table.clear()
         self.loose = False
