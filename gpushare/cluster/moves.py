@@ -78,7 +78,7 @@ class Moving(Search):
         task: nobody else moves."""
 
     def run(self) -> bool:
-        found = self.answer() if self.place_all() and self.moved and self.holds() else None
+        found = self.plan() if self.place_all() and self.moved and self.holds() else None
         if found is not None and found.size[0] <= self.floor:
             return True
         return self.widen(self.mark, found)

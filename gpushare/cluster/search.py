@@ -22,12 +22,13 @@ from gpushare.cluster.candidates import Bounds, Unit, within
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, forbidden, place_task, take
+from gpushare.cluster.plan import Plan
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import Code, Reason
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import NodeState, fit_on
 from gpushare.cluster.turn import Turn, allows, spread
-from gpushare.cluster.widening import MOST, VICTIMS, Answer, Widening, small_enough
+from gpushare.cluster.widening import MOST, VICTIMS, Widening, small_enough
 
 
 class Way(NamedTuple):
@@ -115,14 +116,14 @@ class Search:
 
     # ---- widening ------------------------------------------------------------------------------------
 
-    def answer(self) -> Answer:
+    def plan(self) -> Plan:
         """What is on the ledger."""
         moved = []
         for one, old in self.moved.items():
             moved.append((one, old, [one.places[place.group, place.task] for place in old]))
-        return Answer(self.placed, self.taken, moved)
+        return Plan(self.placed, self.taken, moved)
 
-    def widen(self, mark: tuple[int, int, int, int], found: Answer | None, most_stops: int = 0) -> bool:
+    def widen(self, mark: tuple[int, int, int, int], found: Plan | None, most_stops: int = 0) -> bool:
         """Look for less than what was found, or for anything if that is nothing; whether there is an answer now."""
         self.give_up(mark)
         if found is None and not small_enough(self.state):
@@ -134,30 +135,31 @@ class Search:
             self._allows,
             victims={job: rank for rank, job in enumerate(islice(self.victims(), VICTIMS))},
             bounds=self.bounds,
+            before=self.before,
             moving=self.may_move,
             mask=self.mask,
         )
         found = widening.find((MOST + 1, most_stops) if found is None else found.size) or found
-        if found is not None:
-            self._adopt(found)
-        return found is not None
+        if found is None:
+            self.give_up(mark)
+            return False
+        found.carry_out(self.turn, self.job, self.before)
+        self._note(found)
+        return True
 
     @property
     def may_move(self) -> bool:
         """May others be moved beside what this means does?"""
         return self.state.policy.consolidate
 
-    def _allows(self, answer: Answer) -> bool:
-        mark = self.state.mark()
-        self._adopt(answer)
-        allowed = self.holds()
-        self.give_up(mark)
-        return allowed
+    def _allows(self, plan: Plan) -> bool:
+        self._note(plan)
+        return self.holds()
 
-    def _adopt(self, answer: Answer) -> None:
-        answer.carry_out(self.turn, self.job, self.before)
-        self.placed, self.taken = answer.placed, answer.stopped
-        self.moved = {one: old for one, old, _ in answer.moved}
+    def _note(self, plan: Plan) -> None:
+        """It is on the ledger."""
+        self.placed, self.taken = plan.placed, plan.stopped
+        self.moved = {one: old for one, old, _ in plan.moved}
 
     # ---- limits --------------------------------------------------------------------------------------
 

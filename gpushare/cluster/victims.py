@@ -226,7 +226,7 @@ class Stopping(Search):
             yield self.only is not None or (not self.moved and len(self.taken) == 1 and len(self.taken[0].places) == 1)
 
     def _improved(self, mark: tuple[int, int, int, int]) -> bool:
-        found = self.answer()
+        found = self.plan()
         largest = max(-(-max(cls.demand, cls.charge) // max(1, cls.shape.tasks)) for cls in self._classes())
         floor = max(1, -(-self.missing // max(1, largest)))  # nobody can do with fewer tasks
         return self.widen(mark, found) if found.size[0] > floor and self._has_steps() else True

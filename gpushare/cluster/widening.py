@@ -17,28 +17,25 @@ while the search keeps within its numbers: steps, victims, and nodes (Policy.sea
 timed, so that the same events lead to the same decisions everywhere, and for each number of tasks only two thirds of
 those left are spent: on a large cluster more are disturbed then than need be, or the first answer stands.
 
-It works on copies of the free bytes of the few nodes that it touches, not on the ledger. Whether the rules allow an
-answer is asked where the search began: Bounds.permit() after each victim, as what it forbids for some it forbids for
-more, and all the rest when the answer is complete.
+It works on the ledger, and takes back each step that leads nowhere. Bounds.permit() is asked after each victim, as what
+it forbids for some it forbids for more; all other rules when the answer is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
 
 from gpushare.cluster.candidates import Bounds, Unit
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
-from gpushare.cluster.overlay import Overlay, each_gpu, fit
 from gpushare.cluster.placement import Want, allowed_nodes
+from gpushare.cluster.plan import NOWHERE, Landed, Plan, Task
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
-from gpushare.cluster.space import Need, NodeState
+from gpushare.cluster.space import Need, NodeState, Space, parts_of
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn, allows, spread
-
-NOWHERE = Place(-1, -1, "", (), 0, 0)
 
 MOST = 10
 """So many tasks are disturbed at most where there is no first answer."""
@@ -59,76 +56,6 @@ def small_enough(state: State) -> bool:
     return state.space.alive.bit_count() <= FEW_NODES
 
 
-class Task:
-    """One that needs a place."""
-
-    __slots__ = ("alike", "away", "charge", "job", "mask", "movable", "old", "rank", "stoppable", "want")
-
-    def __init__(self, job: JobState, want: Want, old: Place, charge: int, mask: int) -> None:
-        self.job = job
-        self.want = want
-        self.old = old
-        """Its place, or NOWHERE if it is of the job that is to start."""
-        self.charge = charge
-        self.mask = mask
-        self.away = False
-        """Whether it must leave its place."""
-        self.stoppable = False
-        self.movable = True
-        self.rank = 0
-        """The smaller, the better a victim."""
-        self.alike: object = None
-        """Equal for tasks of a node of which it does not matter which one goes."""
-
-
-Landed = tuple[Task, NodeState, tuple[int, ...]]
-"""A task, and the node and the GPUs that it has found."""
-
-
-class Answer(NamedTuple):
-    """What makes the room: where the job's tasks go, who is stopped, and who moves from where to where."""
-
-    placed: list[Place]
-    stopped: list[Unit]
-    moved: list[tuple[JobState, list[Place], list[Place]]]
-
-    @classmethod
-    def of(cls, landed: Iterable[Landed], stopped: Iterable[Unit]) -> Answer:
-        placed: list[Place] = []
-        moved: dict[JobState, tuple[list[Place], list[Place]]] = {}
-        for task, node, gpus in landed:
-            want, memory = task.want, node.memory
-            new = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
-            if task.old is NOWHERE:
-                placed.append(new)
-            else:
-                old_ones, new_ones = moved.setdefault(task.job, ([], []))
-                old_ones.append(task.old)
-                new_ones.append(new)
-        return cls(placed, list(stopped), [(job, old, new) for job, (old, new) in moved.items()])
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Tasks that are disturbed, and of these stopped."""
-        stopped = sum(len(unit.places) for unit in self.stopped)
-        return stopped + sum(len(old) for _, old, _ in self.moved), stopped
-
-    def carry_out(self, turn: Turn, job: JobState, before: dict[QueueState, int]) -> None:
-        """On the ledger; `before` is told what the queues held that are taken from."""
-        leaving = [(unit.job, unit.places) for unit in self.stopped] + [(one, old) for one, old, _ in self.moved]
-        for one, _ in leaving:
-            for queue in one.queue.path:
-                before.setdefault(queue, queue.allocated)
-        for one, places in leaving:
-            for place in places:
-                turn.lift(one, place)
-        for one, _, new in self.moved:
-            for place in new:
-                turn.put_back(one, place)
-        for place in self.placed:
-            turn.state.occupy(job, place)
-
-
 class Widening:
     """One search for the least that must be disturbed for one job. It leaves the ledger as it was."""
 
@@ -137,10 +64,11 @@ class Widening:
         turn: Turn,
         job: JobState,
         wants: Sequence[Want],
-        accepts: Callable[[Answer], bool],
+        accepts: Callable[[Plan], bool],
         *,
         victims: Mapping[JobState, int],
         bounds: Bounds,
+        before: dict[QueueState, int],
         moving: bool,
         mask: int,
     ) -> None:
@@ -149,10 +77,12 @@ class Widening:
         self.space = turn.state.space
         self.job = job
         self.accepts = accepts
-        """Whether all rules allow an answer."""
+        """Whether all rules allow an answer, which is on the ledger."""
         self.victims = victims
         """Jobs that may be stopped, the best victims first, with their ranks."""
         self.bounds = bounds
+        self.before = before
+        """What queues held that are taken from."""
         self.moving = moving
         """Whether jobs may be moved."""
         memory = max(self.space.models)
@@ -162,15 +92,15 @@ class Widening:
         self.tasks: dict[tuple[int, int, int], Task] = {}
         self.residents: dict[int, list[list[Task]]] = {}
         """By node, tasks that may leave: in groups of those that are alike, the best to disturb first."""
-        self.over = Overlay(turn.state)
-        self.uniform = sum(bool(nodes) for nodes in self.space.models.values()) == 1
-        """All GPUs have the same memory."""
+        self.whole: dict[JobState, Unit] = {}
+        """Of those jobs all that they had when the search began."""
         self.landed: list[Landed] = []
         self.stopped: list[Unit] = []
-        self.answer: Answer | None = None
+        self.answer: Plan | None = None
         self.steps = min(STEPS, turn.steps)
+        self.mark = turn.state.mark()
 
-    def find(self, limit: tuple[int, int]) -> Answer | None:
+    def find(self, limit: tuple[int, int]) -> Plan | None:
         """The best answer smaller than the limit (tasks disturbed, of these stopped); none if no task is in the way."""
         most, fewer = limit
         if self._begin(0, 0):
@@ -190,12 +120,12 @@ class Widening:
         return None
 
     def _begin(self, left: int, stops: int) -> bool:
-        for task in self.tasks.values():
-            task.away = False
-        self.over.begin()
+        """Search once from the start; the ledger is as it was then."""
         self.landed.clear()
         self.stopped.clear()
-        return self._settle(self.wants, left, stops)
+        found = self._settle(self.wants, left, stops)
+        self.state.undo(self.mark)
+        return found
 
     def _settle(self, pending: tuple[Task, ...], left: int, stops: int) -> bool:
         """Find places for all of these, with so many more tasks disturbed and so many stopped at most."""
@@ -203,29 +133,28 @@ class Widening:
             return False
         if not pending:
             return self._accepted()
-        task, rest = pending[0], pending[1:]
+        task, rest, mark = pending[0], pending[1:], self.state.mark()
         movable = task.movable and not any(unit.job is task.job for unit in self.stopped)
         if movable:
             # No other task may be disturbed: it does not matter what runs on a node, only what is free there.
-            alike = not left and self.uniform and all(one.mask == task.mask for one in rest)
+            uniform = sum(map(bool, self.space.models.values())) == 1  # all GPUs have the same memory
+            alike = not left and uniform and all(one.mask == task.mask for one in rest)
             for node, gpus in self._open_places(task, alike=alike):
                 self._land(task, node, gpus)
                 if self._settle(rest, left, stops):
                     return True
-                self._take_off()
+                self.landed.pop()
+                self.state.undo(mark)
         if task.stoppable and stops and self._stop(task, rest, left, stops):
             return True
         if movable and left:
             for node, gpu, leaving in self._sets(task, left, stops):
-                for one in leaving:
-                    self._lift(one)
-                gpus = fit(node, self.over.free_on(node), task.want.need, gpu)
-                self._land(task, node, gpus)
+                self._lift(leaving)
+                self._land(task, node, fit(node, node.free, task.want.need, gpu))
                 if self._settle(in_line(rest, leaving), left - len(leaving), stops):
                     return True
-                self._take_off()
-                for one in leaving:
-                    self._lift(one, -1)
+                self.landed.pop()
+                self.state.undo(mark)
         return False
 
     def _step(self) -> bool:
@@ -236,7 +165,9 @@ class Widening:
 
     def _hopeless(self, pending: Sequence[Task], left: int, stops: int) -> bool:
         """By sums alone: all that could still be stopped leaves too little for those that need a place."""
-        missing = sum(task.charge for task in pending) - self.over.room
+        unpaid = sum(place.charge for task, place in self.landed if task.old is NOWHERE)
+        free = self.space.capacity - self.state.root.allocated - unpaid
+        missing = sum(task.charge for task in pending) - free
         if missing <= 0:
             return False
         if not stops:
@@ -246,74 +177,80 @@ class Widening:
     # ---- what happens to one task ------------------------------------------------------------------------
 
     def _land(self, task: Task, node: NodeState, gpus: tuple[int, ...]) -> None:
-        need, memory = task.want.need, node.memory
-        self.over.change(node, gpus, -need.on(memory), -need.charge(memory))
-        self.landed.append((task, node, gpus))
+        self._residents(node)
+        want, memory = task.want, node.memory
+        place = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
+        if task.old is NOWHERE:
+            self.state.occupy(self.job, place)
+        else:
+            self.turn.put_back(task.job, place)
+        self.landed.append((task, place))
 
-    def _take_off(self) -> None:
-        task, node, gpus = self.landed.pop()
-        need, memory = task.want.need, node.memory
-        self.over.change(node, gpus, need.on(memory), need.charge(memory))
-
-    def _lift(self, task: Task, sign: int = 1) -> None:
-        """Off its place; -1: back onto it."""
-        old = task.old
-        self.over.change(self.space.by_name[old.node], old.gpus, sign * old.amount, sign * task.charge)
-        task.away = sign > 0
+    def _lift(self, tasks: Iterable[Task]) -> None:
+        """Off their places."""
+        for task in tasks:
+            self._residents(self.space.by_name[task.old.node])
+            for queue in task.job.queue.path:
+                self.before.setdefault(queue, queue.allocated)
+            self.turn.lift(task.job, task.old)
 
     def _stop(self, task: Task, rest: tuple[Task, ...], left: int, stops: int) -> bool:
         """It alone if its gang can do without, else all of its job; and go on."""
         job, old = task.job, task.old
-        if any(one.job is job for one, _, _ in self.landed):
+        if any(one.job is job for one, _ in self.landed):
             return False
-        gone = sum(unit.job is job for unit in self.stopped)
-        spare = sum(unit.job is job and unit.places[0].group == old.group for unit in self.stopped)
+        whole, mark = self.whole[job], self.state.mark()
+        had = sum(place.group == old.group for place in whole.places)
+        gone = [unit for unit in self.stopped if unit.job is job]
+        spare = sum(unit.places[0].group == old.group for unit in gone)
         others: list[Task] = []
-        if job.cls.shape.elastic and job.count(old.group) - spare > job.cls.shape.groups[old.group].least:
+        if job.cls.shape.elastic and had - spare > job.cls.shape.groups[old.group].least:
             unit = Unit(job, [old], old.node, task.rank)
         elif gone:
             return False
         else:
-            unit = Unit(job, job.ordered, old.node, task.rank)
+            unit = whole
             others = [one for one in (self._task(job, place) for place in unit.places) if not one.away]
             rest = tuple([one for one in rest if one.job is not job])
-        if len(others) > left or len(unit.places) > stops or not self.bounds.permit([*self.stopped, unit]):
+        if len(others) > left or len(unit.places) > stops:
+            return False
+        if not self.bounds.permit([*self.stopped, unit], self.before):
             return False
         self.stopped.append(unit)
-        for one in others:
-            self._lift(one)
+        self._lift(others)
         if self._settle(rest, left - len(others), stops - len(unit.places)):
             return True
-        for one in others:
-            self._lift(one, -1)
+        self.state.undo(mark)
         self.stopped.pop()
         return False
 
     def _accepted(self) -> bool:
         """Do all rules allow it? Then it is the answer."""
-        answer = Answer.of(self.landed, self.stopped)
-        if self.accepts(answer):
-            self.answer = answer
-        return self.answer is answer
+        plan = Plan.of(self.landed, self.stopped)
+        if not self.accepts(plan):
+            return False
+        self.answer = plan
+        return True
 
     # ---- where there is room, and where it could be made -------------------------------------------------
 
     def _mask(self, task: Task) -> int:
         """Nodes where it is looked for a place: equal tasks of the gang go to nodes in their order."""
         if task.old is NOWHERE and self.landed and self.landed[-1][0].want.need == task.want.need:
-            return task.mask & -1 << self.landed[-1][1].number
+            return task.mask & -1 << self.space.by_name[self.landed[-1][1].node].number
         return task.mask
 
     def _open_places(self, task: Task, *, alike: bool) -> list[tuple[NodeState, tuple[int, ...]]]:
         """The best fit first; of nodes that are alike for all who still need a place one."""
         need, old = task.want.need, task.old
         found: list[tuple[int, int, tuple[int, ...]]] = []
-        for node in self.over.nodes(need, self._mask(task), open_=True, each=1 if alike else self.over.width):
+        mask, width = self._mask(task), self.state.policy.search_width
+        for node in nodes_for(self.space, need, mask, width, open_=True, each=1 if alike else width):
             if not self._step():
                 break
             if old is not NOWHERE and need.charge(node.memory) > task.charge:
                 continue
-            free = self.over.free_on(node)
+            free = node.free
             for gpu in each_gpu(need, free):
                 gpus = fit(node, free, need, gpu)
                 if gpus and not (node.spec.name == old.node and (need.whole or gpus == old.gpus)):
@@ -331,10 +268,11 @@ class Widening:
         def lands(one: Task) -> bool:
             key = one.want.need, one.mask
             if key not in landing:
-                landing[key] = self.over.has_room(*key)
+                landing[key] = self.space.fits(*key)
             return landing[key]
 
-        for node in self.over.nodes(need, self._mask(task), open_=False, each=width)[:width]:
+        nodes = nodes_for(self.space, need, self._mask(task), width, open_=False, each=width)
+        for node in islice(nodes, width):
             if not self._step():
                 return
             if task.old is not NOWHERE and need.charge(node.memory) > task.charge:
@@ -344,9 +282,8 @@ class Widening:
             last = [group for group in groups if (group[0].stoppable and stops) or lands(group[0])]
             if not (groups if left > 1 else last):
                 continue
-            free = self.over.free_on(node)
-            for gpu in each_gpu(need, free):
-                if not fit(node, free, need, gpu):
+            for gpu in each_gpu(need, node.free):
+                if not fit(node, node.free, need, gpu):
                     for leaving in self._minimal(node, task, gpu, left, (groups, last), stops=stops):
                         yield node, gpu, leaving
 
@@ -362,7 +299,7 @@ class Widening:
     ) -> Iterator[tuple[Task, ...]]:
         """Sets of tasks that could leave so that it fits: of the residents, or at the last step of those that can be
         last. Smallest sets first, and none of which a part would do."""
-        need, before = task.want.need, list(self.over.free_on(node))
+        need, before = task.want.need, list(node.free)
         residents, last = able
 
         def helps(one: Task) -> bool:
@@ -393,6 +330,7 @@ class Widening:
                     yield leaving
 
     def _residents(self, node: NodeState) -> list[list[Task]]:
+        """Noted before anything changes there."""
         found = self.residents.get(node.number)
         if found is None:
             name = node.spec.name
@@ -418,17 +356,46 @@ class Widening:
         key = (job.seq, place.group, place.task)
         task = self.tasks.get(key)
         if task is None:
+            if job not in self.whole:
+                self.whole[job] = Unit(job, job.ordered, place.node, self.victims.get(job, 0))
             need = job.cls.shape.groups[place.group].needs[job.rung]
             task = Task(job, Want(place.group, place.task, need), place, place.charge, allowed_nodes(self.state, job))
             task.stoppable = job in self.victims
             task.movable = self.moving and self._movable(job)
             task.rank = self.victims.get(job, len(self.victims) + self.state.sequence - job.seq)
             task.alike = key
-            if len(job.places) == 1:
+            if len(self.whole[job].places) == 1:
                 where = len(place.gpus) if need.whole else place.gpus
                 task.alike = job.cls, job.rung, task.stoppable, task.movable, job in self.bounds.late, where
             self.tasks[key] = task
         return task
+
+
+def nodes_for(space: Space, need: Need, mask: int, width: int, *, open_: bool, each: int) -> Iterator[NodeState]:
+    """Where there is room for it, or where it might be made; of nodes with equally many free GPUs so many."""
+    if open_ and not space.fits(need, mask):
+        return
+    top = len(space.whole)
+    counts = range(need.gpus, top) if open_ else range(min(need.gpus, top) - 1, -1, -1)
+    if not need.whole:
+        shared = space.with_shared() & mask
+        yield from islice(space.among(shared), width)
+        mask &= ~shared
+        counts = range(1, top) if open_ else range(top)
+    for count in counts:
+        yield from islice(space.among(space.whole[count] & mask), each)
+
+
+def each_gpu(need: Need, free: Sequence[int]) -> Sequence[int | None]:
+    """A part of one GPU may go to any of them; of other tasks it does not matter which GPUs of a node they get."""
+    return (None,) if need.whole or need.gpus != 1 else range(len(free))
+
+
+def fit(node: NodeState, free: Sequence[int], need: Need, gpu: int | None) -> tuple[int, ...]:
+    """GPUs of the node for one task where so much is free, or that very one; none if it does not fit."""
+    if gpu is None:
+        return parts_of(node, free, need) or ()
+    return (gpu,) if need.on(node.memory) <= min(free[gpu], node.memory) else ()
 
 
 def in_line(pending: tuple[Task, ...], more: Iterable[Task]) -> tuple[Task, ...]:

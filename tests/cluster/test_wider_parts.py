@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from crowded_space import any_need, crowded
+from test_oracle_reclaim import KINDS, case, played
 
 from gpushare.cluster.holes import Holes, holes
-from gpushare.cluster.model import Policy
-from gpushare.cluster.overlay import Overlay, each_gpu, fit
+from gpushare.cluster.plan import NOWHERE
 from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import fit_on
-from gpushare.cluster.widening import NOWHERE, choices, in_line
+from gpushare.cluster.widening import Widening, choices, each_gpu, fit, in_line, nodes_for
 
 
 @pytest.mark.parametrize("sizes", [(), (3,), (1, 1, 1), (2, 3), (4, 1, 2), (0, 2)])
@@ -50,45 +50,40 @@ def test_who_needs_a_place_stands_in_line() -> None:
         assert list(in_line(tuple(mixed[:2]), mixed[2:])) == line
 
 
-def overlay(space, width=100) -> Overlay:
-    state = SimpleNamespace(policy=Policy(search_width=width), space=space, root=SimpleNamespace(allocated=0))
-    made = Overlay(state)
-    made.begin()
-    return made
+def on_ledger(state) -> object:
+    nodes = [(node.free[:], node.whole, dict(node.jobs)) for node in state.space.nodes]
+    queues = {name: queue.allocated for name, queue in state.queues.items()}
+    jobs = {name: (dict(job.places), job.charge) for name, job in state.jobs.items()}
+    return nodes, queues, jobs, state.version, state.space.whole[:], len(state.journal.entries), len(state.watch.freed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wider_search_leaves_the_ledger_as_it_was(kind, monkeypatch) -> None:
+    find, answers = Widening.find, []
+
+    def checked(search, limit):
+        before = on_ledger(search.state)
+        answers.append(find(search, limit))
+        assert on_ledger(search.state) == before
+        return answers[-1]
+
+    monkeypatch.setattr(Widening, "find", checked)
+    for seed in range(30):
+        played(case(kind, seed))
+    assert None in answers and any(answers)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_overlay_says_what_the_ledger_would_say_after_the_changes(seed) -> None:
+def test_nodes_to_look_at_are_all_that_may_do(seed) -> None:
     rng, space = Random(seed), crowded(seed)
-    over = overlay(space)
-    for _ in range(2):
-        over.begin()
-        assert over.room == space.capacity
-        real = crowded(seed)
-        room = over.room
-        for _ in range(30):
-            number, need, mask = rng.randrange(30), any_need(rng), rng.getrandbits(30)
-            node, twin = space.nodes[number], real.nodes[number]
-            gpu, part = rng.randrange(len(node.free)), rng.randrange(0, 3) * node.memory // 4
-            amount = (
-                min(part, node.memory - over.free_on(node)[gpu])
-                if rng.random() < 0.5
-                else -min(part, over.free_on(node)[gpu])
-            )
-            over.change(node, (gpu,), amount, amount)
-            real.take(twin, (gpu,), -amount)
-            room += amount
-            assert over.room == room
-            assert all(over.free_on(one) == real.nodes[one.number].free for one in space.nodes)
-            able = [one.number for one in real.nodes if mask >> one.number & 1 and fit_on(one, need)]
-            assert over.has_room(need, mask) == bool(able)
-            open_ = {one.number for one in over.nodes(need, mask, open_=True, each=100)}
-            assert open_ >= set(able) and all(mask >> one & 1 for one in open_)
-            made = {one.number for one in over.nodes(need, mask, open_=False, each=100)}
-            assert all(mask >> one & 1 for one in made)
-            assert made >= {number for number in range(30) if mask >> number & 1} - set(able)
-    assert space.capacity == crowded(seed).capacity
-    assert [one.free for one in space.nodes] == [one.free for one in crowded(seed).nodes], "the ledger is as it was"
+    for _ in range(30):
+        need, mask = any_need(rng), rng.getrandbits(30)
+        able = {node.number for node in space.nodes if mask >> node.number & 1 and fit_on(node, need)}
+        open_ = {node.number for node in nodes_for(space, need, mask, 100, open_=True, each=100)}
+        assert open_ >= able and bool(open_) == bool(able) and all(mask >> one & 1 for one in open_)
+        made = {node.number for node in nodes_for(space, need, mask, 100, open_=False, each=100)}
+        assert all(mask >> one & 1 for one in made)
+        assert made >= {number for number in range(30) if mask >> number & 1} - able
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -98,7 +93,7 @@ def test_of_nodes_that_are_alike_so_many_are_looked_at(seed) -> None:
         need, mask = any_need(rng), rng.getrandbits(30)
         if need.whole:
             for open_ in (True, False):
-                found = overlay(space).nodes(need, mask, open_=open_, each=1)
+                found = list(nodes_for(space, need, mask, 100, open_=open_, each=1))
                 counts = [node.whole for node in found]
                 assert len(set(counts)) == len(counts)
                 assert counts == sorted(counts, reverse=not open_)
