@@ -77,41 +77,21 @@ def reserve(turn: Turn) -> bool:
             release(turn)
             return True
         return False
-    if turn.now >= state.reserve_at:
-        _find_aged(turn, after)
-    best: tuple[tuple[int, int, float, int], JobState] | None = None
-    for cls in state.aged:
-        if len(cls.pending) and cls.next.gate is not None:
-            job = state.by_seq[cls.pending.first]
-            if turn.now >= job.since + after and may_reserve(state, job, cls):
-                key = (-cls.queue.path[-1].spec.priority, -cls.priority, job.since, job.seq)
-                if best is None or key < best[0]:
-                    best = key, job
-    if best is not None:
-        nodes = choose(turn, best[1])
+    if turn.now < state.reserve_at:
+        return False
+    oldest = [state.by_seq[cls.pending.first] for cls in state.classes.values() if cls.pending]
+    state.journal.set(state, "reserve_at", min((job.since + after for job in oldest), default=FOREVER))
+    able = [job for job in oldest if turn.now >= job.since + after and may_reserve(state, job, job.cls)]
+    if able:
+        first = min(able, key=lambda job: (-job.queue.path[-1].spec.priority, -job.cls.priority, job.since, job.seq))
+        nodes = choose(turn, first)
         if nodes:
             state.version += 1
             state.watch.loose = True  # other jobs have fewer nodes now, and the holder has some of its own
-            state.journal.set(state, "reserver", best[1])
+            state.journal.set(state, "reserver", first)
             state.journal.set(state.space, "reserved", nodes)
             return True
     return False
-
-
-def _find_aged(turn: Turn, after: float) -> None:
-    """Note the classes of which a job has waited long enough, and when there will be another."""
-    state = turn.state
-    aged: dict[JobClass, None] = {}
-    later = FOREVER
-    for cls in state.classes.values():
-        if len(cls.pending):
-            due = state.by_seq[cls.pending.first].since + after
-            if due <= turn.now:
-                aged[cls] = None
-            else:
-                later = min(later, due)
-    state.journal.set(state, "aged", aged)
-    state.journal.set(state, "reserve_at", later)
 
 
 def release(turn: Turn) -> None:

@@ -47,7 +47,6 @@ def forget(state: State, cls: JobClass) -> None:
     """A class without jobs, and its shape if it was the last of it."""
     journal, shape = state.journal, cls.shape
     journal.drop(state.classes, cls.key)
-    journal.drop(state.aged, cls)
     for ask in cls.asks:
         state.watch.forget(ask)
         state.watch.woken.pop(ask, None)

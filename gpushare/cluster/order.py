@@ -36,22 +36,7 @@ ROOM = frozenset({Code.NO_SPACE, Code.RESERVED, Code.NO_NODE})
 
 
 def standing(queue: QueueState, charge: int) -> Rank:
-    """The sort key of a queue whose next job costs so much; kept until the queue's numbers change."""
-    kept = queue.standing
-    if (
-        kept is not None
-        and kept[0] == charge
-        and kept[1] == queue.allocated
-        and kept[2] == queue.share
-        and kept[3] == queue.served
-    ):
-        return kept[4]
-    rank = _standing(queue, charge)
-    queue.standing = (charge, queue.allocated, queue.share, queue.served, rank)
-    return rank
-
-
-def _standing(queue: QueueState, charge: int) -> Rank:
+    """The sort key of a queue whose next job costs so much."""
     before = queue.allocated
     after = before + charge
     share = queue.share
@@ -92,11 +77,6 @@ def next_ask(leaf: QueueState, highest_tier: int = ABOVE) -> Ask | None:
     return found
 
 
-def _may_be_in_its_right(leaf: QueueState) -> bool:
-    """Within quota or share with the cheapest of its jobs?"""
-    return leaf.entitled_to(leaf.allocated + leaf.least)
-
-
 class Order:
     """The queues that have something to try, in order."""
 
@@ -106,7 +86,7 @@ class Order:
         self.heads: dict[QueueState, tuple[Ask, int]] = {}
         """What each leaf would start next, and what that costs."""
         levels: dict[int, dict[QueueState, None]] = {}
-        for leaf in leaves if highest_tier == ABOVE else filter(_may_be_in_its_right, leaves):
+        for leaf in leaves:
             levels.setdefault(len(leaf.path), {})[leaf] = None
         for depth in range(max(levels, default=0), 0, -1):
             for queue in levels.get(depth, {}):

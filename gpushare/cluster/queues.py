@@ -40,7 +40,6 @@ class QueueState:
         "served",
         "share",
         "spec",
-        "standing",
         "weight",
     )
 
@@ -69,8 +68,6 @@ class QueueState:
         """What a job of it costs at least (micro); 0: it has elastic jobs, or jobs of two priorities."""
         self.served = -FOREVER
         """Seconds: when a job of it started last."""
-        self.standing: tuple[int, int, int, float, tuple[int, int, int, int, float, int]] | None = None
-        """Its place in the order of its siblings, and for which numbers that is so: see order.py."""
         self.granted = 0.0
         """The minimum run time of its jobs: its own, else its parent's."""
         self.adopt(spec)
@@ -85,7 +82,6 @@ class QueueState:
 
     def adopt(self, spec: Queue) -> None:
         self.spec = spec
-        self.standing = None
         self.grant()
         self.quota = spec.quota
         self.cap = spec.cap

@@ -66,9 +66,7 @@ class State:
         self.resting: dict[int, None] = {}
         """Nodes that rest, by number."""
         self.reserve_at = -FOREVER
-        """No further job can have waited long enough for a reservation before this time."""
-        self.aged: dict[JobClass, None] = {}
-        """Classes of which one had waited long enough when that was last looked at."""
+        """No job can have waited long enough for a reservation before this time."""
         self.reserver: JobState | None = None
         self.backfills: dict[int, None] = {}
         self.waiting: dict[int, None] = {}

@@ -309,7 +309,7 @@ def _validate_classes(state: State) -> None:
         )
     watch = state.watch
     assert known.issuperset(ask.cls for ask in (*watch.keys, *state.patient)), "a class that is gone waits"
-    assert known.issuperset(state.aged) and known.issuperset(state.tall), "a class that is gone"
+    assert known.issuperset(state.tall), "a class that is gone"
     assert set(state.shapes.values()).issuperset(watch.crowded), "a shape that is gone waits for room"
     heard = {(key, ask) for key, asks in watch.listening.items() for ask in asks}
     assert heard == {(key, ask) for ask, keys in watch.keys.items() for key in keys}, "who hears, and what"
