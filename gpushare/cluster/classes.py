@@ -26,8 +26,6 @@ def class_of(state: State, job: Job, queue: QueueState) -> JobClass:
             shape = Shape(job.tasks, job.selector, backfill)
             shape.possible = shape.too_large(state.space) is None
             journal.put(state.shapes, shape_key, shape)
-            if shape.several:
-                journal.set(state, "several", state.several + 1)
         cls = JobClass(key, queue, job, shape)
         cls.charge = shape.least_charge(state.space)
         cls.demand = shape.demand(state.space)
@@ -56,8 +54,6 @@ def forget(state: State, cls: JobClass) -> None:
     journal.drop(shape.classes, cls)
     if not shape.classes:
         journal.drop(state.shapes, shape.key)
-        if shape.several:
-            journal.set(state, "several", state.several - 1)
         journal.drop(state.watch.crowded, shape)
 
 

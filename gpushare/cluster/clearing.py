@@ -6,8 +6,8 @@ The fewest tasks, then the least that is freed beyond the need, then the best vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, combinations
-from operator import attrgetter
+from itertools import combinations
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit
@@ -19,6 +19,7 @@ EXHAUSTIVE = 10
 """Up to so many victims on a node all sets of them are compared."""
 
 _by_rank = attrgetter("rank")
+_by_cost = itemgetter(0)
 
 
 def _by_charge_and_rank(unit: Unit) -> tuple[int, Any]:
@@ -51,8 +52,14 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
             return cost(chosen, need, node), chosen
         if bounds.could_free(units) < (need.gpus - node.whole) * MICRO:
             return None
-    if need.gpus == 1:
-        return _on_one_gpu(node, need, units, bounds)
+    if need.gpus != 1:
+        return _cheapest(node, need, units, bounds)
+    # Only who holds something of the one GPU that it gets has to go.
+    each = [_cheapest(node, need, sorted(held, key=_by_rank), bounds) for held in _held(node, units) if held]
+    return min((found for found in each if found is not None), key=_by_cost, default=None)
+
+
+def _cheapest(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
     if not fits_without(node, need, (place for unit in units for place in unit.here)):
         return None
     return (_best_set if len(units) <= EXHAUSTIVE else _greedy_set)(node, need, units, bounds)
@@ -93,30 +100,6 @@ def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
         return None
     bits = min(enough)[2]
     return [unit for index, unit in enumerate(units) if bits >> index & 1]
-
-
-def _on_one_gpu(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
-    """A task of one GPU, or of a part of one: only those who hold something of the GPU that it gets matter."""
-    best: tuple[Cost, list[Unit]] | None = None
-    for left, held in zip(node.free, _held(node, units), strict=True):
-        missing = need.on(node.memory) - left
-        if left == BROKEN or missing <= 0 or sum(held.values()) < missing:
-            continue
-        able = sorted(held.items(), key=_most_held)
-        fewest = next(count for count, total in enumerate(accumulate(some for _, some in able), 1) if total >= missing)
-        if len(able) > EXHAUSTIVE:
-            groups: Iterable[tuple[tuple[Unit, int], ...]] = [tuple(able[:fewest])]
-        else:
-            groups = (group for count in range(fewest, len(able) + 1) for group in combinations(able, count))
-        for group in groups:
-            if best is not None and len(group) > best[0].tasks:
-                break
-            if sum(some for _, some in group) >= missing:
-                chosen = sorted((unit for unit, _ in group), key=_by_rank)
-                found = cost(chosen, need, node)
-                if (best is None or found < best[0]) and bounds.permit(chosen):
-                    best = found, chosen
-    return best
 
 
 def _held(node: NodeState, units: Sequence[Unit]) -> list[dict[Unit, int]]:

@@ -72,7 +72,6 @@ class Moving(Search):
         """No answer moves fewer."""
         self.holes = holes(turn.state)
         """Before the search."""
-        self.movers: dict[int, list[JobState]] = {}
         self.lands: dict[tuple[Shape, int], bool] = {}
         """Whether there was room for a task of such a job on this rung before anything was lifted for the gang's next
         task: nobody else moves."""
@@ -143,27 +142,15 @@ class Moving(Search):
         """Tasks on the node that may move, the newest first; none twice."""
         units: list[Unit] = []
         name = node.spec.name
-        for job in self._movers(node):
-            if not self._could_land(job.cls.shape, job.rung):
-                continue
-            if job not in self.moved and len(job.places) == 1:
-                units.append(Unit(job, list(job.places.values()), name, len(units)))
+        for seq in sorted(node.jobs, reverse=True):
+            job = self.state.by_seq[seq]
+            if job is self.job or not allows(self.turn, job, How.MOVE) or not self._could_land(job.cls.shape, job.rung):
                 continue
             gone = {(place.group, place.task) for place in self.moved.get(job, ())}
             for place in job.ordered:
                 if place.node == name and (place.group, place.task) not in gone:
                     units.append(Unit(job, [place], name, len(units)))
         return units
-
-    def _movers(self, node: NodeState) -> list[JobState]:
-        """Jobs that ran on the node when the search began and may move, the newest first."""
-        found = self.movers.get(node.number)
-        if found is None:
-            jobs = [self.state.by_seq[seq] for seq in sorted(node.jobs, reverse=True)]
-            found = self.movers[node.number] = [
-                job for job in jobs if job is not self.job and allows(self.turn, job, How.MOVE)
-            ]
-        return found
 
     def _could_land(self, shape: Shape, rung: int) -> bool:
         found = self.lands.get((shape, rung))

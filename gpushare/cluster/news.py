@@ -67,7 +67,7 @@ def hear(turn: Turn) -> None:
             if could_fit(state, shape):
                 open_shape(state, shape)
         watch.freed.clear()
-    if watch.changed and state.several and _any_takes_several(state):
+    if watch.changed and _any_takes_several(state):
         watch.loose = True
     for leaf in watch.changed:
         watch.publish(Key(About.QUEUE, leaf))
@@ -108,7 +108,8 @@ def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> 
 
 
 def _any_takes_several(state: State) -> bool:
-    """Takes a task of some job parts of several GPUs?"""
+    """Takes a task of some job parts of several GPUs? Searches do not look at all ways to place such tasks, so even a
+    start, which takes room, may turn them to a way that works."""
     return any(shape.several and any(cls.busy for cls in shape.classes) for shape in state.shapes.values())
 
 

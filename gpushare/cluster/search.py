@@ -200,30 +200,21 @@ class Search:
         """Who need not go stays: the worst victims first are put back where they were, if that is still free; then
         others elsewhere."""
         charge, space = self.charge, self.state.space
-        for again in (self._free_again, self._free_elsewhere) if moving else (self._free_again,):
+        for elsewhere_too in (False, True) if moving else (False,):
             kept: list[Unit] = []
             for unit in sorted(self.taken, key=lambda unit: (unit.charge, unit.rank), reverse=True):
                 free = space.capacity - self.state.root.allocated - charge
-                if unit.charge > free or self._breaks_limit(unit, charge) or not again(unit):
+                if unit.charge > free or self._breaks_limit(unit, charge) or not self._stays(unit, elsewhere_too):
                     kept.append(unit)
             self.taken = sorted(kept, key=lambda unit: unit.rank)
 
-    def _free_again(self, unit: Unit) -> bool:
-        """Put all of it back where it was, or nothing."""
-        mark = self.state.mark()
-        if len(self._put_back(unit)) or (unit.job.cls.shape.elastic and not unit.job.complete):
-            self.state.undo(mark)  # what is in the way, or a further task of a gang that goes
-            return False
-        return True
-
-    def _free_elsewhere(self, unit: Unit) -> bool:
-        """What of it cannot be where it was is moved: all of it finds a place, or nothing is changed."""
+    def _stays(self, unit: Unit, elsewhere_too: bool) -> bool:
+        """Put all of it back where it was, or what cannot be there elsewhere; or nothing."""
         job, mark = unit.job, self.state.mark()
-        if job in self.moved or not allows(self.turn, job, How.MOVE):
-            return False
         away = self._put_back(unit)
-        if not elsewhere(self.turn, job, away) or not job.complete:
-            self.state.undo(mark)
+        moves = bool(away) and elsewhere_too and job not in self.moved and allows(self.turn, job, How.MOVE)
+        if (away and not (moves and elsewhere(self.turn, job, away))) or not job.complete:
+            self.state.undo(mark)  # what is in the way, or a further task of a gang that goes
             return False
         if away:
             self.moved[job] = away

@@ -39,9 +39,6 @@ class State:
         self.shapes: dict[object, Shape] = {}
         self.tidy_at = FEW_CLASSES
         """When there are so many classes, those without jobs are forgotten."""
-        self.several = 0
-        """Shapes of which a task takes parts of several GPUs. Searches do not look at all ways to place such tasks, so
-        even a start, which takes room, may turn them to a way that works."""
         self.sequence = 0
         self.version = 0
         """Rises with everything that is taken or given back."""

@@ -298,7 +298,6 @@ def _validate_classes(state: State) -> None:
     known = set(state.classes.values())
     for shape in state.shapes.values():
         assert shape.classes and known.issuperset(shape.classes), "a shape of classes that are gone"
-    assert state.several == sum(shape.several for shape in state.shapes.values()), "shapes on parts of several GPUs"
     for queue in state.queues.values():
         mine = queue.classes.values()
         assert known.issuperset(mine), f"{queue.spec.name}: classes that are gone"
