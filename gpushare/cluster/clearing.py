@@ -115,7 +115,7 @@ def _held(node: NodeState, units: Sequence[Unit]) -> list[dict[Unit, int]]:
 def _best_set(node: NodeState, need: Need, units: Sequence[Unit], bounds: Bounds) -> tuple[Cost, list[Unit]] | None:
     best: tuple[Cost, list[Unit]] | None = None
     for count in range(1, len(units) + 1):
-        if best is not None and best[0].tasks <= count:
+        if best is not None and best[0].tasks < count:
             break
         for group in combinations(units, count):
             if fits_without(node, need, (place for unit in group for place in unit.here)) and bounds.permit(group):
