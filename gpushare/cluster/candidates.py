@@ -108,26 +108,6 @@ class Bounds:
         self.late = ()
         self.strict, self.spared = True, False
 
-    def room(self, leaf: QueueState) -> int:
-        """How far it is above its bounds; the last victim may take more."""
-        room = ENDLESS
-        for queue, bound in self.of.get(leaf, ()):
-            room = min(room, queue.allocated - bound)
-        return room
-
-    def could_free(self, units: Iterable[Unit]) -> int:
-        """No more than so much (micro) can be had from these."""
-        sums: dict[QueueState, tuple[int, int]] = {}
-        for unit in units:
-            total, most = sums.get(unit.job.queue, (0, 0))
-            sums[unit.job.queue] = total + unit.charge, max(most, unit.charge)
-        free = 0
-        for leaf, (total, most) in sums.items():
-            room = self.room(leaf)
-            if room > 0:
-                free += min(total, room + most - 1)
-        return free
-
     def permit(self, units: Iterable[Unit], before: Mapping[QueueState, int] = NOTHING) -> bool:
         """Can these be taken one after the other, the largest last? `before`: what queues held with all of them."""
         if not self.of:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from gpushare.cluster.candidates import Bounds, Unit
 from gpushare.cluster.model import Place
-from gpushare.cluster.quantity import MICRO
 from gpushare.cluster.space import BROKEN, Need, NodeState
 
 EXHAUSTIVE = 10
@@ -50,8 +49,6 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
             return None
         if bounds.permit(chosen):
             return cost(chosen, need, node), chosen
-        if bounds.could_free(units) < (need.gpus - node.whole) * MICRO:
-            return None
     if need.gpus != 1:
         return _cheapest(node, need, units, bounds)
     # Only who holds something of the one GPU that it gets has to go.

@@ -128,18 +128,9 @@ class Search:
         self.give_up(mark)
         if found is None and not small_enough(self.state):
             return False
-        widening = Widening(
-            self.turn,
-            self.job,
-            self.gang.wants,
-            self._allows,
-            victims={job: rank for rank, job in enumerate(islice(self.victims(), VICTIMS))},
-            bounds=self.bounds,
-            before=self.before,
-            moving=self.may_move,
-            mask=self.mask,
-        )
-        found = widening.find((MOST + 1, most_stops) if found is None else found.size) or found
+        victims = {job: rank for rank, job in enumerate(islice(self.victims(), VICTIMS))}
+        limit = (MOST + 1, most_stops) if found is None else found.size
+        found = Widening(self, victims).find(limit) or found
         if found is None:
             self.give_up(mark)
             return False
@@ -152,7 +143,8 @@ class Search:
         """May others be moved beside what this means does?"""
         return self.state.policy.consolidate
 
-    def _allows(self, plan: Plan) -> bool:
+    def accepts(self, plan: Plan) -> bool:
+        """Do all rules allow what is on the ledger?"""
         self._note(plan)
         return self.holds()
 

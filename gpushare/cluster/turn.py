@@ -37,7 +37,7 @@ from gpushare.cluster.state import State
 from gpushare.cluster.watch import OVER
 
 STEPS = 20_000
-"""Of exact searches (exact.py), all those of a turn together."""
+"""Of wider searches (widening.py), all those of a turn together."""
 
 
 class Turn:
@@ -81,7 +81,7 @@ class Turn:
         self.lines: dict[object, Any] = {}
         """Who may be stopped, in order: see lines.py."""
         self.steps = STEPS
-        """What is left for exact searches."""
+        """What is left for wider searches."""
 
     # ---- begin ---------------------------------------------------------------------------------------
 

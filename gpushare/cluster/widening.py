@@ -23,19 +23,22 @@ it forbids for some it forbids for more; all other rules when the answer is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from gpushare.cluster.candidates import Bounds, Unit
+from gpushare.cluster.candidates import Unit
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.model import Place
 from gpushare.cluster.placement import Want, allowed_nodes
 from gpushare.cluster.plan import NOWHERE, Landed, Plan, Task
-from gpushare.cluster.queues import QueueState
 from gpushare.cluster.rules import How
 from gpushare.cluster.space import Need, NodeState, Space, parts_of
 from gpushare.cluster.state import State
-from gpushare.cluster.turn import Turn, allows, spread
+from gpushare.cluster.turn import allows, spread
+
+if TYPE_CHECKING:
+    from gpushare.cluster.search import Search
 
 MOST = 10
 """So many tasks are disturbed at most where there is no first answer."""
@@ -57,36 +60,15 @@ def small_enough(state: State) -> bool:
 
 
 class Widening:
-    """One search for the least that must be disturbed for one job. It leaves the ledger as it was."""
+    """One search for the least that must be disturbed for one gang. It leaves the ledger as it was."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        job: JobState,
-        wants: Sequence[Want],
-        accepts: Callable[[Plan], bool],
-        *,
-        victims: Mapping[JobState, int],
-        bounds: Bounds,
-        before: dict[QueueState, int],
-        moving: bool,
-        mask: int,
-    ) -> None:
-        self.turn = turn
-        self.state = turn.state
-        self.space = turn.state.space
-        self.job = job
-        self.accepts = accepts
-        """Whether all rules allow an answer, which is on the ledger."""
+    def __init__(self, search: Search, victims: Mapping[JobState, int]) -> None:
+        self.search = search
+        self.turn, self.state, self.space = search.turn, search.state, search.state.space
         self.victims = victims
         """Jobs that may be stopped, the best victims first, with their ranks."""
-        self.bounds = bounds
-        self.before = before
-        """What queues held that are taken from."""
-        self.moving = moving
-        """Whether jobs may be moved."""
-        memory = max(self.space.models)
-        self.wants = tuple([Task(job, want, NOWHERE, want.need.charge(memory), mask) for want in wants])
+        memory, wants = max(self.space.models), search.gang.wants
+        self.wants = tuple([Task(search.job, want, NOWHERE, want.need.charge(memory), search.mask) for want in wants])
         self.most_stops = sum(len(one.places) for one in victims)
         self.largest = max((place.charge for one in victims for place in one.places.values()), default=0)
         self.tasks: dict[tuple[int, int, int], Task] = {}
@@ -97,8 +79,8 @@ class Widening:
         self.landed: list[Landed] = []
         self.stopped: list[Unit] = []
         self.answer: Plan | None = None
-        self.steps = min(STEPS, turn.steps)
-        self.mark = turn.state.mark()
+        self.steps = min(STEPS, self.turn.steps)
+        self.mark = self.state.mark()
 
     def find(self, limit: tuple[int, int]) -> Plan | None:
         """The best answer smaller than the limit (tasks disturbed, of these stopped); none if no task is in the way."""
@@ -181,7 +163,7 @@ class Widening:
         want, memory = task.want, node.memory
         place = Place(want.group, want.task, node.spec.name, gpus, want.need.on(memory), want.need.charge(memory))
         if task.old is NOWHERE:
-            self.state.occupy(self.job, place)
+            self.state.occupy(self.search.job, place)
         else:
             self.turn.put_back(task.job, place)
         self.landed.append((task, place))
@@ -191,7 +173,7 @@ class Widening:
         for task in tasks:
             self._residents(self.space.by_name[task.old.node])
             for queue in task.job.queue.path:
-                self.before.setdefault(queue, queue.allocated)
+                self.search.before.setdefault(queue, queue.allocated)
             self.turn.lift(task.job, task.old)
 
     def _stop(self, task: Task, rest: tuple[Task, ...], left: int, stops: int) -> bool:
@@ -214,7 +196,7 @@ class Widening:
             rest = tuple([one for one in rest if one.job is not job])
         if len(others) > left or len(unit.places) > stops:
             return False
-        if not self.bounds.permit([*self.stopped, unit], self.before):
+        if not self.search.bounds.permit([*self.stopped, unit], self.search.before):
             return False
         self.stopped.append(unit)
         self._lift(others)
@@ -227,7 +209,7 @@ class Widening:
     def _accepted(self) -> bool:
         """Do all rules allow it? Then it is the answer."""
         plan = Plan.of(self.landed, self.stopped)
-        if not self.accepts(plan):
+        if not self.search.accepts(plan):
             return False
         self.answer = plan
         return True
@@ -338,7 +320,7 @@ class Widening:
             tasks = [
                 self._task(job, place)
                 for job in jobs
-                if job in self.victims or (self.moving and self._movable(job))
+                if job in self.victims or (self.search.may_move and self._movable(job))
                 for place in job.places.values()
                 if place.node == name
             ]
@@ -350,7 +332,7 @@ class Widening:
         return found
 
     def _movable(self, job: JobState) -> bool:
-        return job is not self.job and allows(self.turn, job, How.MOVE)
+        return job is not self.search.job and allows(self.turn, job, How.MOVE)
 
     def _task(self, job: JobState, place: Place) -> Task:
         key = (job.seq, place.group, place.task)
@@ -361,12 +343,12 @@ class Widening:
             need = job.cls.shape.groups[place.group].needs[job.rung]
             task = Task(job, Want(place.group, place.task, need), place, place.charge, allowed_nodes(self.state, job))
             task.stoppable = job in self.victims
-            task.movable = self.moving and self._movable(job)
+            task.movable = self.search.may_move and self._movable(job)
             task.rank = self.victims.get(job, len(self.victims) + self.state.sequence - job.seq)
             task.alike = key
             if len(self.whole[job].places) == 1:
                 where = len(place.gpus) if need.whole else place.gpus
-                task.alike = job.cls, job.rung, task.stoppable, task.movable, job in self.bounds.late, where
+                task.alike = job.cls, job.rung, task.stoppable, task.movable, job in self.search.bounds.late, where
             self.tasks[key] = task
         return task
 

@@ -132,11 +132,9 @@ def test_a_set_that_is_not_permitted_is_not_chosen(monkeypatch) -> None:
             for several in (False, True):
                 node, need, units = scene(seed, several=several)
                 if units and not fits(node, need, ()):
-                    none = SimpleNamespace(permit=lambda chosen: False, could_free=lambda some: 2**60)
+                    none = SimpleNamespace(permit=lambda chosen: False)
                     assert clear(node, need, list(units), none) is None
-                    first = SimpleNamespace(
-                        permit=lambda chosen: all(one.rank for one in chosen), could_free=lambda some: 2**60
-                    )
+                    first = SimpleNamespace(permit=lambda chosen: all(one.rank for one in chosen))
                     found = clear(node, need, list(units), first)
                     sets = [one for n in range(1, len(units) + 1) for one in combinations(units, n)]
                     best = min(
