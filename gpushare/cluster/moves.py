@@ -27,7 +27,10 @@ from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import Need, NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn, allows
-from gpushare.cluster.widening import nodes_for, small_enough
+from gpushare.cluster.widening import small_enough
+
+Batch = tuple[list[NodeState], tuple[int, int] | None]
+"""Nodes to look at, and what clearing any later one costs at least (tasks, excess)."""
 
 
 def consolidate(turn: Turn, gang: Gang) -> Search | None:
@@ -93,20 +96,22 @@ class Moving(Search):
         return any(self._could_land(shape, rung) for shape in movers for rung in range(shape.rungs))
 
     def ways(self, want: Want) -> Iterator[Way]:
-        """Of the nodes on which the least is missing so many are looked at."""
+        """None is looked at that cannot be the next."""
         self.lands.clear()
         choices: list[tuple[Cost, int, list[Unit]]] = []
-        width = self.state.policy.search_width
-        nodes = nodes_for(self.state.space, want.need, self.mask, width, open_=False, each=width)
-        for node in islice(nodes, width):
-            if self._could_clear(node, want.need):
+        for nodes, bound in self._promising(want.need):
+            for node in nodes:
+                if not self._could_clear(node, want.need):
+                    continue
                 found = clear(node, want.need, self._movable(node), self.bounds)
                 if found is not None:
                     choices.append((found[0], node.number, found[1]))
-        for cost, number, units in sorted(choices, key=lambda choice: choice[:2]):
-            # What the first task of a gang finds says nothing of what all of them need.
-            self.floor = self.floor or (cost.tasks if len(self.gang.wants) == 1 else 1)
-            yield Way(self.state.space.nodes[number], units)
+            choices.sort(key=lambda choice: choice[:2], reverse=True)
+            while choices and (bound is None or choices[-1][0][:2] < bound):
+                cost, number, units = choices.pop()
+                # What the first task of a gang finds says nothing of what all of them need.
+                self.floor = self.floor or (cost.tasks if len(self.gang.wants) == 1 else 1)
+                yield Way(self.state.space.nodes[number], units)
 
     def _could_clear(self, node: NodeState, need: Need) -> bool:
         """By sums alone: is what is missing on the node not more than all who move can have elsewhere?"""
@@ -114,6 +119,24 @@ class Moving(Search):
             return True
         missing = need.gpus * need.on(node.memory) - sum([left for left in node.free if left > 0])
         return self.holes.allow((node.memory,), missing * MICRO // node.memory, len(self.placed))
+
+    def _promising(self, need: Need) -> Iterator[Batch]:
+        """Nodes on which the least is missing, at most so many; and what no later one costs less than: at least one
+        task, and all GPUs that are missing there."""
+        space, mask, left = self.state.space, self.mask, self.state.policy.search_width
+        shared = space.with_shared() & mask
+        if need.whole:
+            counts = range(min(need.gpus, len(space.whole)) - 1, -1, -1)
+            sets = [(space.whole[count] & mask, (1, (1 - count) * MICRO)) for count in counts]
+        else:
+            sets = [(shared, (0, 0)), (mask & space.alive & ~shared, (0, 0))]
+        for index, (nodes, bound) in enumerate(sets):
+            found = list(islice(space.among(nodes), left))
+            left -= len(found)
+            last = not left or index == len(sets) - 1
+            yield found, None if last else (0, 0) if shared else bound  # a part of a GPU may clear the whole of it
+            if last:
+                return
 
     def _movable(self, node: NodeState) -> list[Unit]:
         """Tasks on the node that may move, the newest first; none twice."""
