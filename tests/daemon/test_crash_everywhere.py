@@ -487,8 +487,16 @@ def start_sleeper(world: World) -> None:
     client = world.come()
     client.hello(job)
     client.attach(GPU2)
+    client.page.trim_ready = 1
     follow(world, "fake_suspender.py", job)
     until(lambda: world.node.blown() or is_ready(world, job), 10)
+
+
+def keep_quiet(world: World) -> None:
+    """Answer a daemon that asks for it, as programs whose calls are at the gate."""
+    for visitor in world.came:
+        if visitor.page is not None:
+            visitor.page.trim_begun = visitor.page.trim_done = visitor.page.trim_asked
 
 
 def follow(world: World, script: str, job: str) -> None:
@@ -507,6 +515,7 @@ def is_ready(world: World, job: str) -> bool:
 
 
 def sleeps(world: World, state: str) -> bool:
+    keep_quiet(world)
     return bool(world.node.blown() or world.node.client.job(SLEEPER)["state"] == state)
 
 
