@@ -23,12 +23,23 @@ BREAKS = {
     "heaps": "heap",
     "captures": "captures",
     "pids": "pids",
+    "suspended": "waits-suspended",
 }
 """Switch -> the assumption that its other values break."""
 OF_TIME = {"kernels"}
 """Switches about a GPU's time: no assumption about memory depends on them."""
 
-CHECKS = ("look-ups", "captures", "context-overhead", "granularity", "pool-growth", "reset", "sharing", "odds")
+CHECKS = (
+    "look-ups",
+    "captures",
+    "context-overhead",
+    "granularity",
+    "pool-growth",
+    "reset",
+    "sharing",
+    "odds",
+    "suspension",
+)
 PARTS = ("driver", "heap")
 
 

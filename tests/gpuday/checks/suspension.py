@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
-from gpuday.day import Day, Failed
+from gpuday.day import Day, Failed, Talk
 from gpushare import checkpoint, suspend_check
 from integration.node import GIB, MIB, wait_for
 
@@ -28,6 +29,25 @@ def by_the_driver_alone(day: Day) -> None:
     day.answer("what is wrong with the driver's own way", result["problem"], "bare")
     for way, seconds in (("out", result["out"]), ("back", result["back"])):
         day.answer(f"ms {way} for 64 MiB", round(seconds * 1000, 1), "bare")
+    day.answer("one that waits for the GPU while it is suspended", of_one_that_waits(day), "bare")
+
+
+def of_one_that_waits(day: Day) -> str:
+    """What becomes of it."""
+    line = day.line("driver.watch", MIB)
+    pipe = subprocess.PIPE
+    talk = Talk(
+        "watch", subprocess.Popen(line, env=day.plain(), stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+    )
+    talk.expect("watches")
+    driver = checkpoint.DriverCheckpoints()
+    checkpoint.suspend(driver, [talk.pid], 5.0)
+    time.sleep(0.5)
+    if talk.process.poll() is not None:
+        return f"ends with {talk.process.returncode}"
+    checkpoint.resume(driver, [talk.pid])
+    talk.end()
+    return "goes on"
 
 
 def with_driver(day: Day) -> None:
