@@ -59,6 +59,7 @@ def test_every_call_answers_as_described(make_daemon):
     node.line("GET", "/v1/jobs/{job}/suspender", told[0])
     answer = {"number": told[0]["number"], "where": "running", "pid": os.getpid(), "milliseconds": 1}
     node.ask("POST", f"{path}/suspender", answer)
+    shim.page.trim_ready = 1  # it can be asked to be quiet, and is not yet
     node.ask("POST", f"{path}/suspend", {})
     node.ask("POST", f"{path}/resume", {})
     suspender.close()

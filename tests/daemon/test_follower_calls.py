@@ -164,6 +164,7 @@ def test_a_stopped_program_is_named_with_what_to_do(daemon: InProcess, job: str,
     for each in (one, other):
         each.call("hello", job, request=GIB, limit=8 * GIB)
         each.call("attach", GPU)
+        each.call("answer_trims")
     with following(daemon, job, "suspender"):
         body = {"number": 0, "where": "running", "pid": os.getpid()}
         assert call(daemon, "POST", job, "suspender", body)[0] == 200

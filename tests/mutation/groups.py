@@ -27,7 +27,7 @@ OF_COMMANDS = (
 
 CORE_PROGRAMS = tuple(
     f"shim/preload/{name}.{kind}"
-    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
+    for name in ("message", "quantity", "options", "table", "packet", "client", "gate", "account")
     for kind in "ch"
 )
 """What tests/shim/test_shim_core.py compiles into programs of its own. That they run a line is not measured."""
@@ -42,6 +42,7 @@ PARTS = (
             "client",
             "copies",
             "device",
+            "gate",
             "graph_pool",
             "hook_array",
             "hook_limit",

@@ -20,10 +20,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHIM = ROOT / "shim"
 PROGRAMS = ROOT / "tests/shim/programs"
-CORE = tuple(
-    str(SHIM / "preload" / f"{name}.c")
-    for name in ("message", "quantity", "options", "table", "packet", "client", "account")
-)
+SOURCES = ("message", "quantity", "options", "table", "packet", "client", "gate", "account")
+CORE = (*(str(SHIM / "preload" / f"{name}.c") for name in SOURCES), str(PROGRAMS / "core_driver.c"))
 PORTABLE = ("gpushare.lib.libgpushare", "gpushare.sim.libcuda", "gpushare.sim.libnvml")
 SYSROOT = Path("/usr/aarch64-linux-gnu")
 
