@@ -144,7 +144,7 @@ static void grows(void) {
     truth(0, (uint32_t)(real[0].reserved / GS_UNIT_BYTES) + 10, 0);
 }
 
-/* A pool that grows at each look is followed a few times, not for ever. */
+/* A pool that grows at each look is looked at a few times, and no more. */
 static void a_race(void) {
     struct one have;
     bank = (struct bank){.grants = -1, .meanwhile = grows};

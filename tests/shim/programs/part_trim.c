@@ -97,7 +97,7 @@ static void begin(uint32_t first, uint32_t second, uint64_t within) {
     slept_us = 0;
 }
 
-/* It is enough when each GPU has given what was wanted of it, whoever has freed it. */
+/* It is enough when each GPU has given what was wanted of it. It does not matter which thread freed it. */
 static void how_much(void) {
     use(0, 1000);
     use(1, 500);
@@ -187,7 +187,7 @@ static void wanted(void) {
     REQUIRE(gs_trim_left_ms() == 0 && gs_trim_wanted(0) == 0);
 }
 
-/* A stream that is captured is waited for, not at once again and again, and not for ever. */
+/* A trim waits for a stream that is captured: it pauses between two looks, and gives up in the end. */
 static void captured(void) {
     begin(100, 0, 100);
     captures = 0;
