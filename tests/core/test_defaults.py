@@ -107,8 +107,8 @@ def test_an_administrator_reads_the_defaults_that_hold(name: str, value: object)
 
 
 def test_a_claim_is_met_in_time_by_the_harshest_means() -> None:
-    """A claim that trims do not meet stops a borrower. The borrower's whole grace and the driver's time fit in before the
-    owner gives up. Hooks and suspenders have less where that would be too late."""
+    """A claim that trims do not meet stops a borrower. The borrower's whole grace and the driver's time fit in before
+    the owner gives up. Hooks and suspenders have less where that would be too late."""
     policy = Policy()
     assert policy.longest_grace == policy.claim_timeout - policy.teardown
     assert policy.longest_protection == policy.claim_timeout - policy.trim - policy.teardown
