@@ -51,6 +51,7 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     },
     SCHEDULER: {
         "nodes": "list watch",
+        "namespaces": "list watch",
         "pods": "get list watch patch",
         "pods/status": "patch",
         "pods/binding": "create",

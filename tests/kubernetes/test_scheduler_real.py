@@ -34,7 +34,7 @@ from gpushare.doctor.cluster import CHECKS, Cluster
 from gpushare.errors import NoSuchJob
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.reader import Reader
-from gpushare.kubernetes.server import Access, Answer, Server
+from gpushare.kubernetes.server import MERGE, Access, Answer, Server
 from gpushare.kubernetes.slices import resource_slice
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -264,6 +264,120 @@ def is_refused(status: dict[str, Any]) -> bool:
     return bool(status["conditions"][0]["status"] != "True")
 
 
+@pytest.fixture
+def closed(stage):
+    """Makes queues, which go with the test."""
+    server, path, made = stage.cluster.server, "/apis/gpushare.dev/v1/queues", []
+
+    def make(name: str, **spec: Any) -> None:
+        head = {"apiVersion": "gpushare.dev/v1", "kind": "Queue", "metadata": {"name": name}}
+        server.ask("POST", path, {**head, "spec": spec})
+        made.append(f"{path}/{name}")
+
+    yield make
+    for one in made:
+        server.ask("DELETE", one)
+
+
+def waits(stage: Stage, name: str) -> str:
+    conditions = stage.pod(name)["status"].get("conditions") or ()
+    return next((str(one["message"]) for one in conditions if one["type"] == "PodScheduled"), "")
+
+
+def test_a_queue_says_which_namespaces_may_use_it(stage, closed):
+    server, namespace = stage.cluster.server, "/api/v1/namespaces/team-a"
+    closed("b", namespaces=["team-b"], namespaceSelector={"matchLabels": {"team": "b"}})
+    uid = stage.submit("guest", "8Gi", queue="b")
+    why = stage.go(lambda: waits(stage, "guest"))
+    assert why.startswith("namespace team-a may not use queue b (")
+    events = server.ask("GET", "/api/v1/namespaces/team-a/events")["items"]
+    assert [one["message"] for one in events if one["involvedObject"]["uid"] == uid] == [why]
+    server.ask("PATCH", namespace, {"metadata": {"labels": {"team": "b"}}}, MERGE)
+    stage.go(lambda: stage.bound("guest"))
+    server.ask("PATCH", namespace, {"metadata": {"labels": {"team": None}}}, MERGE)
+    stage.submit("next", "8Gi", queue="b")
+    stage.go(lambda: waits(stage, "next").startswith("namespace team-a may not use queue b ("))
+    server.ask("PATCH", f"{PODS}/guest", {"metadata": {"labels": {"gpushare.dev/queue": "a"}}}, MERGE)
+    stage.go(lambda: stage.pod("guest")["metadata"]["labels"]["gpushare.dev/queue"] == "a")
+    for _ in range(3):
+        stage.loop.step()
+        stage.engine.watch(0.2)
+    assert stage.store.allocator.jobs[uid].job.queue == "b", "it stays where it has started"
+    stage.remove("guest", "next")
+    stage.go(lambda: not stage.store.allocator.jobs)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"namespaces": "team-b"},
+        {"namespaces": [""]},
+        {"namespaces": ["x", "x"]},
+        {"namespaceSelector": {"matchLabels": {"team": 3}}},
+        {"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Gt", "values": ["3"]}]}},
+        {"namespaceSelector": {"matchExpressions": [{"operator": "Exists"}]}},
+    ],
+)
+def test_whose_a_queue_is_has_a_schema(stage, closed, spec):
+    with pytest.raises(Answer) as caught:
+        closed("odd", **spec)
+    assert caught.value.status == 422
+
+
+TENANT = "tenant"
+IN_QUEUE = {"schedulerName": "gpushare"}
+CLAIMED = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]}
+BY_CLASS = {"deviceclass.resource.kubernetes.io/gpushare.dev": "1"}
+
+
+def of_containers(**more: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "main", "image": "x"}], **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "may"),
+    [
+        (of_containers(), True),
+        (of_containers(**CLAIMED), False),
+        (of_containers(**CLAIMED, **IN_QUEUE), True),
+        (of_containers(**CLAIMED, **IN_QUEUE, nodeName="n1"), False),
+        (of_containers(**CLAIMED, schedulerName="kai-scheduler"), False),
+        (
+            {"containers": [{"name": "main", "image": "x", "resources": {"limits": BY_CLASS, "requests": BY_CLASS}}]},
+            False,
+        ),
+        ({"containers": [{"name": "main", "image": "x", "resources": {"limits": {"cpu": "1"}}}]}, True),
+    ],
+)
+def test_pods_of_tenants_that_claim_devices_wait_in_a_queue(stage, spec, may):
+    if not stage.cluster.own:
+        pytest.skip("the policy needs a server of 1.30 or later")
+    server = stage.cluster.server
+    with contextlib.suppress(Answer):
+        meta = {"name": TENANT, "labels": {"gpushare.dev/tenants": "true"}}
+        server.ask("POST", "/api/v1/namespaces", {"metadata": meta})
+    for namespace in (TENANT, "default"):
+        pods, body = f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "claims"}, "spec": spec}
+        refusal = contextlib.nullcontext()
+        if namespace == TENANT and not may:
+            refusal = pytest.raises(Answer, match="wait in a queue: write schedulerName: gpushare")
+        with refusal:
+            server.ask("POST", pods, body)
+            server.ask("DELETE", f"{pods}/claims", {"gracePeriodSeconds": 0})
+
+
+def test_who_may_edit_a_namespace_has_no_way_round_the_queues(stage):
+    role = stage.cluster.server.ask("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/edit")
+    writes = {
+        what
+        for rule in role["rules"]
+        for what in rule.get("resources", ())
+        if set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert "pods" in writes
+    assert not writes & {"pods/binding", "bindings", "resourceclaims/status", "namespaces", "queues", "*"}
+
+
 def test_the_scheduler_has_no_other_rights(cluster):
     scheduler = Server(Access.of_kubeconfig(cluster.schedulers))
     for method, path in (
@@ -273,6 +387,7 @@ def test_the_scheduler_has_no_other_rights(cluster):
         ("DELETE", f"{CLAIMS}/x"),
         ("PATCH", f"{NODES}/n1"),
         ("PATCH", "/apis/gpushare.dev/v1/queues/x"),
+        ("PATCH", "/api/v1/namespaces/team-a"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"),
     ):
         with pytest.raises(Answer) as caught:

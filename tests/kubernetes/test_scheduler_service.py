@@ -15,6 +15,7 @@ import yaml
 from api_double import SERVED
 from kube_cluster import KubeCluster, Program
 from test_scheduler_volumes import WITH_DISK, bind_volumes, given, made, put_claim, put_folder, put_wish, with_disks
+from test_scheduler_words import told
 
 from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.engines.kubernetes.names import QUEUES
@@ -80,6 +81,22 @@ def service(tmp_path):
         made.kill()
     cluster.close()
     assert not cluster.unread
+
+
+def test_why_a_pod_is_no_job_yet_is_explained(service):
+    cluster = service.cluster
+    cluster.api.put(f"{QUEUES}/b", {"metadata": {"name": "b"}, "spec": {"namespaces": ["team-b"]}})
+    uid = cluster.submit("thief", queue="b")
+    labels, annotations = {"gpushare.dev/pod-group": "g"}, {"gpushare.dev/pod-group-size": "2"}
+    cluster.submit("alone", labels=labels, annotations=annotations)
+    service.start()
+    for pod in ("thief", "alone"):
+        service.until(lambda pod=pod: told(cluster, pod))
+    for name, pod in ((uid, "thief"), ("team-a/thief", "thief"), ("team-a/alone", "alone")):
+        with pytest.raises(UsageError) as caught:
+            service.client.explain(name)
+        assert caught.value.message == told(cluster, pod) and "kubectl describe pod" in caught.value.hint
+    assert told(cluster, "thief").startswith("namespace team-a may not use queue b")
 
 
 def test_pods_of_a_namespace_run_wait_and_are_found_again_after_kill_9(service):
@@ -154,7 +171,7 @@ def verb_of(method: str, path: str) -> str:
 def resource(path: str) -> str:
     """As a role names it, with its subresource."""
     words = path.split("/")
-    start = words.index("namespaces") + 2 if "namespaces" in words else 3 if words[1] == "api" else 4
+    start = words.index("namespaces") + 2 if "namespaces" in words[:-1] else 3 if words[1] == "api" else 4
     kind, rest = words[start], words[start + 2 :]
     return f"{kind}/{rest[0]}" if rest else kind
 
@@ -181,7 +198,8 @@ def test_the_manifests_are_a_whole():
     lease = Settings()
     (named_rule,) = [rule for rule in kinds["Role"]["rules"] if "resourceNames" in rule]
     assert named_rule["resourceNames"] == [lease.lease] and lease.namespace == kustomization["namespace"]
-    condition = kinds["ValidatingAdmissionPolicy"]["spec"]["matchConditions"][0]["expression"]
+    policies = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"}
+    condition = policies["gpushare-marks"]["spec"]["matchConditions"][0]["expression"]
     assert f"system:serviceaccount:{account['namespace']}:{account['name']}" in condition
     (container,) = spec["containers"]
     assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in spec["volumes"]}

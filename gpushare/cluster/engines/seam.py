@@ -133,7 +133,8 @@ class Observed:
     nodes: tuple[SeenNode, ...] = ()
     jobs: tuple[SeenJob, ...] = ()
     wrong: Mapping[str, str] = field(default_factory=dict)
-    """Jobs whose words make no sense, by uid, and why. They are none of `jobs`."""
+    """Jobs whose words make no sense, or that cannot wait for GPUs yet, by uid or another name that users know, and
+    why. They are none of `jobs`."""
 
 
 # ---- commands and answers ----------------------------------------------------------------------------

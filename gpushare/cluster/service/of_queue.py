@@ -240,8 +240,7 @@ class QueueService(Common):
         """UsageError for a job whose words make no sense."""
         id = self._find(name)
         if id in self.work.seen.wrong:
-            hint = f"cancel it with {self._hints['cancel'].format(job=id)}, and submit it again"
-            raise UsageError(self.work.seen.wrong[id], hint=hint)
+            raise UsageError(self.work.seen.wrong[id], hint=self._hints["wrong"].format(job=id))
         return id
 
     def _find(self, name: str) -> str:

@@ -74,14 +74,11 @@ def read(spec: Mapping[str, Any], whose: str, at: str = "spec.") -> Limits:
     return Limits(**found, whose=whose)
 
 
-def together(
-    pod: Mapping[str, Any], queue: str, queues: Mapping[str, Mapping[str, Any]] | None, above: Limits
-) -> Limits:
-    """What holds for a pod of this namespace's queue, or of the one that its label names. `queues`: objects of the
-    kind Queue by name; None: the API server does not know it. Raises UsageError for a queue that is not there."""
-    said = (pod["metadata"].get("labels") or {}).get(QUEUE)
+def together(said: str, queue: str, queues: Mapping[str, Mapping[str, Any]] | None, above: Limits) -> Limits:
+    """What holds for a pod of this namespace's queue, or of the one that is `said` in its label. `queues`: objects of
+    the kind Queue by name; None: the API server does not know it. Raises UsageError for a queue that is not there."""
     if said and queues is not None and said not in queues:
-        raise UsageError(f"label {QUEUE}: there is no queue {str(said)[:60]!r}", hint="kubectl get queues.gpushare.dev")
+        raise UsageError(f"label {QUEUE}: there is no queue {said[:60]!r}", hint="kubectl get queues.gpushare.dev")
     path: list[Limits] = []
     name: Any = said or queue
     while queues is not None and name in queues and len(path) < DEEPEST:

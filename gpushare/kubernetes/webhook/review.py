@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.cluster.engines.kubernetes.names import QUEUE, of_pod
 from gpushare.errors import GpushareError, UsageError
 from gpushare.kubernetes.claim import MALFORMED
-from gpushare.kubernetes.webhook import asked as of_pod
+from gpushare.kubernetes.webhook import asked as asks
 from gpushare.kubernetes.webhook import carry, share, sizes
 from gpushare.kubernetes.webhook import limits as of_queues
 from gpushare.kubernetes.webhook.limits import Rules
@@ -44,10 +45,10 @@ class Cluster:
 def claimed(pod: Thing, namespace: str, cluster: Cluster, rules: Rules) -> Answered:
     """The template that it needs, if it needs one, and the patch. None: it asks for nothing. Raises UsageError."""
     try:
-        asked = of_pod.read(pod)
+        asked = asks.read(pod)
         if asked is None:
             return None
-        limits = of_queues.together(pod, namespace, cluster.queues, rules.limits)
+        limits = of_queues.together(of_pod(pod, "labels", QUEUE), namespace, cluster.queues, rules.limits)
         said = share.of(
             asked,
             limits,

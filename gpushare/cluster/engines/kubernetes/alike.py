@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gpushare.cluster.engines.kubernetes.groups import Line
-from gpushare.cluster.engines.kubernetes.names import QUEUE, of_pod
 from gpushare.kubernetes.amounts import written
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def compare(members: Iterable[Member]) -> None:
 
 def _asks(one: Member) -> str:
     assert one.asked is not None
-    tasks, queue = one.asked.tasks, of_pod(one.pod, "labels", QUEUE)
+    tasks, queue = one.asked.tasks, one.queue
     gpus = "1 GPU" if tasks.gpus == 1 else f"{tasks.gpus} GPUs"
     part = gpus if tasks.memory is None else f"{written(tasks.memory)} of {gpus}"
     return f"{part} in queue {queue}" if queue else part

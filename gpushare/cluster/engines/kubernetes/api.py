@@ -20,6 +20,7 @@ from gpushare.cluster.engines.kubernetes.names import (
     DISK_CLAIMS,
     DISK_CLASSES,
     DISKS,
+    NAMESPACES,
     NODES,
     POD_GROUPS,
     PODS,
@@ -64,7 +65,7 @@ class Api:
         """Raises UsageError where there is no way to the API server."""
         self._settings = settings
         access = Access.of_kubeconfig(Path(settings.kubeconfig)) if settings.kubeconfig else Access.of_pod()
-        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 8 + AT_ONCE)
+        self.server = Server(access, agent="gpushare-scheduler", connections=len(PATHS) + 9 + AT_ONCE)
         self._changed = changed
         self._carrier: Claims | Annotations | None = None
         self.watched: dict[str, Watched] = {}
@@ -74,6 +75,7 @@ class Api:
         self.watched[WORKLOADS] = Watched(self.server, WORKLOADS, changed, optional=True)
         first, *others = POD_GROUPS
         self.watched[first] = Watched(self.server, first, changed, optional=True, others=others)
+        self.watched[NAMESPACES] = Watched(self.server, NAMESPACES, changed, keep=_labelled, optional=True)
         self.write = Writer(self.server, self.watched)
         self.starter = Starter(self.write)
         self.threads = ThreadPoolExecutor(AT_ONCE, "start")
@@ -111,7 +113,9 @@ class Api:
         named = None if queues is None else {name: one for (_, name), one in queues.items()}
         groups = self._groups(max(0.0, deadline - time.monotonic()))
         claims, classes, slices = carrier.of(found, found[PODS].values())
-        return Listed(found[PODS], claims, classes, found[NODES], slices, storage=storage, queues=named, groups=groups)
+        namespaces = self._namespaces(max(0.0, deadline - time.monotonic()))
+        seen = found[PODS], claims, classes, found[NODES], slices
+        return Listed(*seen, storage=storage, queues=named, groups=groups, namespaces=namespaces)
 
     def _groups(self, within: float) -> Named:
         """Where they cannot be read, pods that name some wait, and the others do not."""
@@ -122,6 +126,11 @@ class Api:
             None if pod_groups.absent else found[1][0],
             "; ".join(trouble for _, trouble in found if trouble),
         )
+
+    def _namespaces(self, within: float) -> Mapping[str, Thing] | None:
+        """None: they cannot be read. Then pods wait whose queue chooses namespaces by labels, and the others do not."""
+        objects, trouble = self.watched[NAMESPACES].objects(within)
+        return None if trouble else {name: one for (_, name), one in objects.items()}
 
     def listed_queues(self) -> dict[Key, Thing] | None:
         """None: the API server does not know the kind. Raises Unanswered."""
@@ -168,6 +177,10 @@ def _small(pod: dict[str, Any]) -> Thing:
     meta = {name: pod["metadata"].get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
     spec = {**{name: pod["spec"].get(name) for name in ("schedulerName", "nodeName")}, "needs": needs.of_pod(pod)}
     return {"metadata": meta, "spec": spec, "status": {"phase": (pod.get("status") or {}).get("phase")}}
+
+
+def _labelled(thing: dict[str, Any]) -> Thing:
+    return {"metadata": {name: thing["metadata"].get(name) for name in ("name", "resourceVersion", "labels")}}
 
 
 def _disk(volume: dict[str, Any]) -> Thing:

@@ -7,7 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cluster.engines.kubernetes import alike, bounds, groups, needs, request, seen, sharing, volumes
+from gpushare.cluster.engines.kubernetes import (
+    alike,
+    bounds,
+    groups,
+    needs,
+    queue_users,
+    request,
+    seen,
+    sharing,
+    volumes,
+)
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, for_pod, parts
 from gpushare.cluster.engines.kubernetes.fitting import Wants
@@ -15,6 +25,7 @@ from gpushare.cluster.engines.kubernetes.groups import Group, Line, Named
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing, key_of, of_pod
 from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
+from gpushare.cluster.engines.kubernetes.queue_users import Users
 from gpushare.cluster.engines.kubernetes.request import Asked, claims_of
 from gpushare.cluster.engines.kubernetes.seats import Seat, Seats, Sitter
 from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
@@ -51,6 +62,8 @@ class Listed:
     groups: Named = field(default=groups.NONE, kw_only=True)
     queues: Mapping[str, Thing] | None = field(default=None, kw_only=True)
     """By name; None: it keeps none."""
+    namespaces: Mapping[str, Thing] | None = field(default=None, kw_only=True)
+    """By name; None: they cannot be read."""
 
 
 @dataclass(slots=True)
@@ -87,6 +100,11 @@ class Member:
     @property
     def line(self) -> Line | None:
         return self.group.line
+
+    @property
+    def queue(self) -> str:
+        """ "": it names none."""
+        return self.mark.queue_of(of_pod(self.pod, "labels", QUEUE), bound=bool(self.bound))
 
     @property
     def troubled(self) -> str:
@@ -182,9 +200,10 @@ class KnownJob:
 class Board:
     """Kept from look to look, so that what has not changed is not read again."""
 
-    def __init__(self, scheduler: str, rules: Rules = USUAL_RULES) -> None:
+    def __init__(self, scheduler: str, rules: Rules = USUAL_RULES, *, open_queues: bool = True) -> None:
         self._scheduler = scheduler
         self._rules = rules
+        self._open_queues = open_queues
         self._queues: Mapping[str, Thing] | None = None
         self._read: dict[str, tuple[tuple[object, ...], Member]] = {}
         self._made: dict[str, Job] = {}
@@ -215,6 +234,7 @@ class Board:
         sharing.tie(self.members.values(), self.nodes)
         for one in self.members.values():
             one.taken = "" if one.mark.node or one.follows else _taken(one.claims)
+        queue_users.bar(self.members.values(), Users(listed.queues or {}, listed.namespaces, self._open_queues))
         alike.compare(self.members.values())
         seated = [one for one in self.members.values() if not one.troubled and one.follows is None]
         self.seats.look((one.sitter for one in seated), now)
@@ -369,7 +389,7 @@ class Board:
         least = min(first.group.least, size)
         made = Job(
             id=id,
-            queue=of_pod(first.pod, "labels", QUEUE),
+            queue=first.queue,
             tasks=(replace(tasks, least=least, most=size if least < size else None),),
             priority=asked.priority,
             preemptible=asked.preemptible,
@@ -396,7 +416,7 @@ class Board:
         if asked is None or asked.tasks.memory is None:
             return ()
         try:
-            limits = together(member.pod, member.key[0], self._queues, self._rules.limits)
+            limits = together(member.queue, member.key[0], self._queues, self._rules.limits)
         except UsageError:
             return ()  # its queue is not there, or makes no sense: that is told elsewhere
         usual = limits.usual_for(interactive=self._rules.is_interactive(member.pod))

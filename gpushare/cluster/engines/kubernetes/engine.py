@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import gpushare_installation
 from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
 from gpushare.cluster.engines.kubernetes.fitting import told
-from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.mark import UNSAID, Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
 from gpushare.cluster.engines.kubernetes.room import Room
@@ -85,6 +85,7 @@ class Kubernetes(QueueKeeper):
     hints: Mapping[str, str] = {
         "submit": "kubectl apply -f FILE, with schedulerName: gpushare in the pod",
         "cancel": "kubectl delete pod NAME, or what owns the pod",
+        "wrong": "kubectl describe pod NAME; change the pod, or what it names",
         "hold": "kubectl annotate pod NAME gpushare.dev/hold=true",
         "release": "kubectl annotate pod NAME gpushare.dev/hold-",
         "cordon": "kubectl cordon {node}",
@@ -99,7 +100,7 @@ class Kubernetes(QueueKeeper):
         self._api = api
         self._woken = woken
         self._clock = clock
-        self._board = Board(settings.scheduler, settings.rules)
+        self._board = Board(settings.scheduler, settings.rules, open_queues=settings.has_open_queues)
         self._classes: Mapping[str, Thing] = {}
         self._room = Room(self._board)
         self._notes = 0
@@ -138,7 +139,9 @@ class Kubernetes(QueueKeeper):
                 self._tend(member)
         board = self._board
         nodes = tuple(kept.seen(board.foreign) for kept in board.nodes.values())
-        return Observed(nodes, tuple(board.seen_jobs()))
+        waits = ((one, why) for one in board.members.values() if (why := self._why_not(one)))
+        wrong = {name: why for one, why in waits for name in (one.uid, one.title)}
+        return Observed(nodes, tuple(board.seen_jobs()), wrong)
 
     def glance(self, uids: Collection[str]) -> Observed:  # noqa: ARG002  what has not changed costs nothing
         return self.snapshot()
@@ -160,9 +163,9 @@ class Kubernetes(QueueKeeper):
         """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
         phase = member.phase
         try:
-            why = member.troubled or member.waits
-            if why or member.uid in self._board.seats.short:
-                self._tell(member, why or self._incomplete(member))
+            why = self._why_not(member)
+            if why:
+                self._tell(member, why)
             elif member.follows is not None and not member.held:
                 self._join(member, member.follows)
             elif phase == "starting" and not member.bound:
@@ -183,7 +186,11 @@ class Kubernetes(QueueKeeper):
         member.joins = True
         self._go_on(member)
 
-    def _incomplete(self, member: Member) -> str:
+    def _why_not(self, member: Member) -> str:
+        """Why the allocator does not hear of it; "": it does."""
+        said = member.troubled or member.waits
+        if said or member.uid not in self._board.seats.short:
+            return said
         there, size = self._board.seats.short[member.uid]
         if there == size:
             return f"it starts when the first {size} pods of its group have started"
@@ -300,6 +307,7 @@ class Kubernetes(QueueKeeper):
             evictions=seat.evictions,
             since=seat.since,
             size=seat.size if member.group.open else 0,
+            queue=member.queue or UNSAID,
         )
 
     # ---- stop ------------------------------------------------------------------------------------------

@@ -12,7 +12,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Mark", "read"]
+__all__ = ["UNSAID", "Mark", "read"]
+
+UNSAID = "-"
+"""No queue is called so: labels begin with a letter or a digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,15 @@ class Mark:
     """When the job was submitted (seconds since 1970), if that was before this pod: it takes the place of another."""
     size: int = 0
     """Tasks of the job, where pods do not say how many these are; 0: they do."""
+    queue: str = ""
+    """In which it was started; UNSAID: in that of its namespace; "": an earlier release did not say."""
+
+    def queue_of(self, label: str, *, bound: bool) -> str:
+        """Of a pod with that label; "": none is said. Its users may change the label of a pod that has started: that
+        means nothing."""
+        if not self.node or not self.queue or (not bound and (self.failed or self.stop)):
+            return label
+        return "" if self.queue == UNSAID else self.queue
 
     def text(self) -> str:
         kept = {name: getattr(self, name) for name in self.__slots__}

@@ -19,6 +19,7 @@ __all__ = [
     "LEASES",
     "LEAST",
     "MARK",
+    "NAMESPACES",
     "NODES",
     "POD",
     "PODS",
@@ -43,6 +44,7 @@ Key = tuple[str, str]
 PODS = "/api/v1/pods"
 POD = "/api/v1/namespaces/{}/pods/{}"
 NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"

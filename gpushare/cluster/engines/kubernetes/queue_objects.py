@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.cluster import spec_parser
+from gpushare.cluster.engines.kubernetes import queue_users
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.seam import QueueTold
 from gpushare.cluster.model import Queue
@@ -28,8 +29,8 @@ FIELDS = {
     "maxLimit": "max_limit",
 }
 """Of `spec`, and how spec_parser.py calls them."""
-KNOWN = tuple(dict.fromkeys((*FIELDS, *limits.FIELDS)))
-"""All fields of `spec`. The allocator does not know `interactiveLimit`."""
+KNOWN = tuple(dict.fromkeys((*FIELDS, *limits.FIELDS, *queue_users.FIELDS)))
+"""All fields of `spec`. The allocator does not know `interactiveLimit`, nor namespaces."""
 ACCEPTED = "Accepted"
 COUNTS = "what it says counts"
 
@@ -43,6 +44,7 @@ def read(thing: Thing) -> Queue | str:
         if unknown:
             return f"spec has no field {unknown[0]!r}: there are {', '.join(KNOWN)}"
         limits.read(spec, name)
+        queue_users.check(spec)
         said = {FIELDS[key]: value for key, value in spec.items() if key in FIELDS}
         ((queue, _),) = spec_parser.said_of_queues(parse_line(json.dumps({"name": name, **said}), f"queue {name}", 0))
     except UsageError as error:

@@ -32,6 +32,8 @@ class Settings:
     max_limit: str = ""
     interactive: str = ",".join(INTERACTIVE)
     """Priority classes of interactive pods."""
+    open_queues: str = "true"
+    """A queue of which no namespaces are said is for all; "false": for the namespace of its name."""
     budget: str = ""
     """On a server without claims: what a DeviceClass says elsewhere, as JSON: {"priority": 10, "grace": "30s"}."""
 
@@ -54,6 +56,13 @@ class Settings:
         classes = tuple(one.strip() for one in self.interactive.split(","))
         return Rules(limits.read(said, limits.NONE.whose, "[kubernetes]: "), classes)
 
+    @property
+    def has_open_queues(self) -> bool:
+        """Raises UsageError."""
+        if self.open_queues not in ("true", "false"):
+            raise UsageError(f"[kubernetes]: open_queues is {self.open_queues!r}", hint='write "true" or "false"')
+        return self.open_queues == "true"
+
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Settings:
         """Raises UsageError."""
@@ -66,5 +75,5 @@ class Settings:
         made = cls(**said)
         if made.kubeconfig and not Path(made.kubeconfig).is_absolute():
             raise UsageError("[kubernetes]: kubeconfig must be the absolute path of a file")
-        made.rules, made.of_class  # noqa: B018  these raise for what makes no sense
+        made.rules, made.of_class, made.has_open_queues  # noqa: B018  these raise for what makes no sense
         return made

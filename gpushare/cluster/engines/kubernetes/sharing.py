@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from gpushare.cluster.engines.kubernetes.names import GROUP, QUEUE, Key, of_pod
+from gpushare.cluster.engines.kubernetes.names import GROUP, QUEUE, Key
 from gpushare.cluster.engines.kubernetes.seen import Kept
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _unlike(one: Member, leader: Member, title: str) -> str:
         return f"{shares}but not all of its claims (give both the same claims)"
     if any(member.line is not None and member.line[0] == "group" for member in (one, leader)):
         return f"{shares}and a pod group has a claim for each pod (leave out the group, {GROUP}, or the sharing)"
-    if of_pod(one.pod, "labels", QUEUE) != of_pod(leader.pod, "labels", QUEUE):
+    if one.queue != leader.queue:
         return f"{shares}which is in another queue (give both the same label {QUEUE})"
     return ""
 

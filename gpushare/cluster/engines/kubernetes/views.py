@@ -137,7 +137,8 @@ def pod(one: Thing, claims: Mapping[Key, Thing]) -> Pod:
         namespace=namespace,
         name=fields.text(one, "metadata/name"),
         uid=fields.text(one, "metadata/uid"),
-        queue=fields.named(one, "labels", QUEUE) or namespace,
+        queue=mark.queue_of(fields.named(one, "labels", QUEUE), bound=bool(fields.text(one, "spec/nodeName")))
+        or namespace,
         state=state,
         gpus=sum(fields.number(request, "exactly/count") or 1 for request in requests),
         memory=", ".join(sorted(memory)),

@@ -69,6 +69,7 @@ class Slurm:
     hints: Mapping[str, str] = {
         "submit": "sbatch --gpushare=request=25%,limit=80% job.sh",
         "cancel": "scancel {job}",
+        "wrong": "cancel it with scancel {job}, and submit it again",
         "hold": "scontrol hold {job}",
         "release": "scontrol release {job}",
         "cordon": "scontrol update NodeName={node} State=DRAIN Reason=closed",
