@@ -197,11 +197,11 @@ static CUresult run_on(const struct run *run, const struct need *need, int from)
 }
 
 /* A launch that first frees what the last one left takes nothing more, if all of that is still there: no pointer that
- * may be a graph's was freed since. If in doubt the credit is asked for again. */
+ * may be a graph's was freed since, not by the last launch itself either. If in doubt the credit is asked for again. */
 static CUresult run_launch(const struct run *run, struct need *need) {
     struct need *stored = need_at(need->number);
     uint32_t frees = __atomic_load_n(&gs_unknown_frees, __ATOMIC_RELAXED);
-    need->frees_first = need->frees_first && !need->frees && need->left && need->frees_then == frees;
+    need->frees_first = need->frees_first && need->left && need->frees_then == frees;
     if (need->frees)
         __atomic_fetch_add(&gs_unknown_frees, 1, __ATOMIC_RELAXED);
     CUresult result = run_on(run, need, 0);

@@ -74,6 +74,14 @@ def test_a_program_that_opens_more_gpus_than_its_page_has_lines_is_told(daemon: 
         share = process.shares[GPU2]
         assert (share.used, share.overhead, share.attached) == (0, 0, False), "it has no context there"
         assert shim.ask(MIB).status == lib.GS_OK, "the first GPU serves as before"
+        with daemon.connect() as other:
+            other.hello(request=0, limit="max")
+            other.attach(GPU2)
+            gpu = daemon.shell.core.gpus[GPU2]
+            own = gpu.shares[other.page_id]
+            rest = gpu.capacity - own.overhead - own.credit
+            until(lambda: other.ask(rest).status == lib.GS_OK)  # also what it was given there and could not use
+        assert share.credit == 0
 
 
 def test_the_number_of_a_line_is_the_next_ones_gpu(daemon: InProcess) -> None:

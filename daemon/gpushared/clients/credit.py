@@ -65,8 +65,8 @@ class CreditPages:
     def revoke(self, process: int, gpu: str, size: int) -> tuple[int, int]:
         """Take unused credit back, up to this size. Returns what was taken and what the process uses."""
         line = self._line(process, gpu)
-        if line is None:
-            return 0, 0
+        if line is None:  # all lines were in use, so this credit was never written anywhere; or the process has gone
+            return size if process in self.pages else 0, 0
         taken = lib.gs_revoke(line, units(size))
         _enter(self.pages[process], gpu, -taken, None)
         return taken * UNIT, (lib.gs_word_load(line) >> 32) * UNIT
