@@ -1,10 +1,11 @@
-"""What an administrator can read in the daemon's log: one line for each thing that goes wrong or begins, and no more."""
+"""What an administrator reads in the daemon's log: one line for each thing that goes wrong or begins, and no more."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import socket
 import sqlite3
 from collections import deque
 from pathlib import Path
@@ -29,6 +30,7 @@ from gpushared.jobs.registry import JobState
 from gpushared.runtime import core_loop, recovery
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.runtime.shell import Shell
+from gpushared.system.runtime_dir import RuntimeDir
 
 OURS, THEIRS = 4_000_000, 4_000_001
 
@@ -345,10 +347,6 @@ def test_a_users_daemon_that_nobody_needs_says_so_and_ends(make_daemon, told) ->
 
 def test_the_directory_of_a_start_that_failed_has_no_sockets(directory: Path) -> None:
     """The next daemon, or a program that looks for one, should not find a socket that nobody serves."""
-    import socket
-
-    from gpushared.system.runtime_dir import RuntimeDir
-
     taken = RuntimeDir(directory / "gpushare", system=False)
     taken.take()
     with taken.bind("shim.sock", socket.SOCK_SEQPACKET, for_containers=True):

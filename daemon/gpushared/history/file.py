@@ -106,7 +106,6 @@ class File:
                 self._living.pop(key, None)
             else:
                 self._living[key] = found
-        self.begin()
         self.write(alive + 1, dict.fromkeys(self._living), {})
         self.finish(now)
         self.commit(now)

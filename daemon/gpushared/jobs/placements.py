@@ -173,8 +173,6 @@ class Placements:
     def of_process(self, pid: int, says: str = "") -> Placement | None:
         """The placement that this process runs in, by its cgroup, else by its session or that of an ancestor. Of
         several with the same cgroup that of the job that it `says`."""
-        if not self._by_id:
-            return None
         return self._of_cgroup(pid, says) or self._of_session(pid)
 
     def _of_cgroup(self, pid: int, says: str) -> Placement | None:

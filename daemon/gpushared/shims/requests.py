@@ -139,8 +139,6 @@ class Requests:
             send_with_page(connection, out, client.page)
             if welcome.new:
                 self.handshake.introduce(client)
-                if connection.fd < 0:  # the welcome was not sent, when the rest of the daemon did not know the client
-                    self.shell.processes.end_if_replaced(client)
 
     def _identify(self, connection: Connection, client: Client) -> None:
         """The connection is this client's from now on."""
