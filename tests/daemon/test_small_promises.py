@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import socket
+import struct
 import threading
 import time
 from types import SimpleNamespace
@@ -23,13 +24,17 @@ from gpushare.errors import NotNoted, NotPermitted
 from gpushared.api import job_routes
 from gpushared.api.answers import MAX_BODY, http_error
 from gpushared.api.job_routes import JobRoutes
-from gpushared.clients.pages import Page, Pages
+from gpushared.clients.credit import CreditPages
+from gpushared.clients.pages import UNIT, Page, Pages, uuid_bytes
+from gpushared.clients.turn_words import ASKS, CLOSED, HELD, PROBE, QUIET, WANTED, TurnWords, Word
 from gpushared.core.events import TrimSeen
+from gpushared.gpus.health_monitor import HealthMonitor
 from gpushared.jobs import historian
 from gpushared.jobs.historian import Historian
 from gpushared.jobs.registry import JobState
-from gpushared.runtime import process_lifecycle, recovery
+from gpushared.runtime import process_lifecycle, recovery, turn_keeper
 from gpushared.runtime.process_lifecycle import ProcessLifecycle
+from gpushared.runtime.turn_keeper import TurnKeeper
 from gpushared.shims import requests
 from gpushared.system import descriptors
 from gpushared.system.descriptors import DescriptorCloser
@@ -114,9 +119,10 @@ FUTEX, WAIT = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), -1), 0
 
 
 class Sleeper:
-    """A thread that waits at a word as the library does: until it is woken, or for two seconds."""
+    """A thread that waits at a word as the library does: until it is woken, or so many seconds have passed."""
 
-    def __init__(self, word: Any) -> None:
+    def __init__(self, word: Any, seconds: float = 2.0) -> None:
+        self._nanoseconds = int(seconds * 10**9)
         self.woken: bool | None = None
         self._address = int(ffi.cast("uintptr_t", word))
         self._expected = word[0]
@@ -126,7 +132,7 @@ class Sleeper:
 
     def _wait(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        until_then = (ctypes.c_long * 2)(2, 0)
+        until_then = (ctypes.c_long * 2)(*divmod(self._nanoseconds, 10**9))
         self.woken = (
             libc.syscall(
                 FUTEX, ctypes.c_void_p(self._address), WAIT, ctypes.c_uint(self._expected), until_then, None, 0
@@ -366,5 +372,135 @@ def test_a_newcomer_that_was_not_told_of_its_page_has_none(daemon: InProcess, mo
         budget = {"request": amount(0), "limit": amount("max")}
         shim.send(shim.frame(lib.GS_HELLO, hello={"pid": os.getpid(), "name": b"x", **budget}))
         assert shim.sock.recv(10) == b""
-        until(lambda: not len(daemon.shell.clients))
-        assert not list((daemon.directory / "pages").iterdir())
+        until(lambda: not list((daemon.directory / "pages").iterdir()))
+        assert len(daemon.shell.clients) == 0
+
+
+# ---- what a page and its word hold ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "data", "found"),
+    [
+        (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 5, 6), [5, 6]),
+        (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 5, 6) + b"xyz", [5, 6]),
+        (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", 5, 6)[:-1], [5]),
+        (socket.SOL_SOCKET, socket.SCM_RIGHTS, b"", []),
+        (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack("3i", 5, 6, 7), []),
+        (socket.IPPROTO_IP, socket.SCM_RIGHTS, struct.pack("i", 5), []),
+    ],
+)
+def test_which_descriptors_come_with_a_message(level, kind, data, found) -> None:
+    assert descriptors.descriptors_in([(level, kind, data), (level, kind, data)]) == found * 2
+
+
+def test_lines_of_an_earlier_daemon(page: Page) -> None:
+    """The ledger had entered more than was given. A GPU that is gone keeps its number."""
+    first, gone = GPU, "GPU-00000000-0000-0000-0000-000000000002"
+    page.line_of(gone)
+    assert page.account is not None
+    page.account.enter(0, 100, 3)
+    page.account.enter(1, 50, None)
+    lib.gs_grant(page.lines[first], 70)
+    assert lib.gs_reserve(page.lines[first], 20)
+    page.lines.clear()
+    page.gpus.clear()
+    ((gpu, seen),) = page.take_lines({uuid_bytes(first): first})
+    assert gpu == first and (seen.used, seen.credit, seen.overhead) == (20 * UNIT, 70 * UNIT, 3 * UNIT)
+    assert page.account.lines[0].credit == 70 and page.gpus == [first, gone] and set(page.lines) == {first, gone}
+    account, page.account = page.account, None
+    page.gpus.clear()
+    assert page.take_lines({}) == [] and page.gpus == [], "whose page it is, is not known yet"
+    page.account = account
+
+
+def test_the_word_of_a_processs_launches(page: Page) -> None:
+    credit = CreditPages()
+    credit.pages[1] = page
+    words, line = TurnWords(credit), page.lines[GPU]
+    beat = int(lib.GS_TURN_BEAT)
+
+    def bits() -> int:
+        return int(line.turn) % beat
+
+    assert words.read(1, GPU) == words.read(2, GPU) == Word(held=False, launched=False, waits=False, done=True)
+    words.say(1, GPU, closed=True)
+    words.say(2, GPU, closed=True)
+    words.release(2, GPU)
+    assert line.turn == 0, "its launches cannot be held back"
+    line.turn = HELD
+    assert words.read(1, GPU) == Word(held=True, launched=False, waits=False, done=True), "it was not looked at yet"
+    words.say(1, GPU, closed=True)
+    assert bits() == HELD | CLOSED | QUIET and line.turn >= beat, "each word is another, so that waits are renewed"
+    assert words.read(1, GPU) == Word(held=True, launched=False, waits=False, done=True)
+    line.turn = (line.turn | WANTED) & ~QUIET
+    assert words.read(1, GPU) == Word(held=True, launched=True, waits=True, done=True)
+    words.say(1, GPU, closed=True)
+    assert bits() == HELD | CLOSED | QUIET | WANTED, "it still waits"
+    words.say(1, GPU, closed=False)
+    assert bits() == HELD | QUIET
+    words.say(1, GPU, closed=False, ask=True)
+    assert bits() == HELD | QUIET | PROBE and not words.read(1, GPU).done
+    line.turn = line.turn & ~PROBE | ASKS
+    assert not words.read(1, GPU).done
+    line.turn |= WANTED | CLOSED
+    words.release(1, GPU)
+    assert bits() == HELD | ASKS and not words.read(1, GPU).launched, "it is not watched any more"
+    before = line.turn
+    words.release(1, GPU)
+    assert line.turn == before, "nothing to write"
+    for left in (CLOSED, QUIET, PROBE, WANTED):
+        line.turn = HELD | left
+        words.release_all()
+        assert bits() == HELD, "also what an earlier daemon has left"
+
+
+@pytest.mark.skipif(FUTEX < 0, reason="the number of the call is not known here")
+@pytest.mark.parametrize("ask", [True, False])
+def test_who_is_asked_whether_the_gpu_is_done_is_woken(page: Page, ask) -> None:
+    credit = CreditPages()
+    credit.pages[1] = page
+    page.lines[GPU].turn = HELD
+    sleeper = Sleeper(ffi.addressof(page._struct, "trim_asked"), 0.3)
+    TurnWords(credit).say(1, GPU, closed=False, ask=ask)
+    assert sleeper.end() is ask
+
+
+@pytest.mark.skipif(FUTEX < 0, reason="the number of the call is not known here")
+@pytest.mark.parametrize("how", ["say", "release"])
+def test_launches_that_wait_are_woken_when_their_word_opens(page: Page, how) -> None:
+    credit = CreditPages()
+    credit.pages[1] = page
+    words = TurnWords(credit)
+    page.lines[GPU].turn = HELD | CLOSED
+    sleeper = Sleeper(ffi.addressof(page.lines[GPU], "turn"))
+    if how == "say":
+        words.say(1, GPU, closed=False)
+    else:
+        words.release(1, GPU)
+    assert sleeper.end() is True
+
+
+@pytest.mark.parametrize(
+    ("clients", "stopped"),
+    [([1, 2], True), ([1, 3], False), ([3, 3], False), ([1, None], True), ([None, 3], False), ([], True)],
+)
+def test_whether_all_programs_of_a_turn_are_stopped(monkeypatch, clients, stopped) -> None:
+    """1 and 2 are; None has gone."""
+    monkeypatch.setattr(turn_keeper, "is_stopped", lambda pid: pid in (1, 2))
+    known = {number: pid and thing(process=thing(pid=pid)) for number, pid in enumerate(clients)}
+    keeper = TurnKeeper(lambda: None, thing(), known)  # type: ignore[arg-type, return-value]
+    assert keeper._are_stopped(range(len(clients))) is stopped
+
+
+def test_nobody_listens_to_the_driver_after_the_end() -> None:
+    async def story() -> None:
+        driver: Any = thing(list=list, wait_for_fault=lambda seconds: time.sleep(0.01))
+        monitor = HealthMonitor(thing(), driver, lambda: thing(gpus={}), lambda event: None, lambda found: None)  # type: ignore[arg-type]
+        monitor.start()
+        assert monitor._listener.is_alive()
+        monitor.close()
+        monitor._listener.join(5)
+        assert not monitor._listener.is_alive()
+
+    asyncio.run(story())
