@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 
 from gpushare.errors import UsageError
-from gpushare.job_spec import OPTIONS, JobSpec, plain_options
+from gpushare.job_spec import FOREVER, OPTIONS, JobSpec, plain_options
 from gpushared.api.request_body import COMMAND, MAX_TEXT, RequestBody, number, shortened
 
 READ = {
@@ -126,3 +127,77 @@ def test_a_command_is_kept_as_far_as_there_is_room_for_it():
     assert len(cut) == 1 and 0 < len(cut[0]) <= COMMAND // 6 and set(cut[0]) == {"é"}
     many = shortened(["abc"] * COMMAND)
     assert len(many) == COMMAND // 7
+
+
+# ---- the bounds of each call ------------------------------------------------------------------------
+
+NUMBERS = {
+    "POST /v1/jobs": {"gpus": (1, 64)},
+    "PUT /v1/jobs/JOB/main": {"pid": (1, 2**22)},
+    "PATCH /v1/jobs/JOB": {"priority": (-(2**31), 2**31 - 1)},
+    "DELETE /v1/jobs/JOB": {"exit_code": (0, 255), "signal": (1, 64)},
+    "POST /v1/jobs/JOB/hooks": {"number": (0, 2**53), "milliseconds": (0, 2**40)},
+    "POST /v1/jobs/JOB/suspender": {"number": (0, 2**53), "milliseconds": (0, 2**40), "pid": (1, 2**22)},
+    "POST /v1/reservations": {"gpus": (1, 64)},
+    "PUT /v1/placements/p": {"attempt": (1, 2**62), "uid": (0, 2**32 - 2), "session": (2, 2**22), "holder": (2, 2**22)},
+}
+TEXTS = {
+    "POST /v1/jobs": {
+        **{"job": 16, "request": 64, "limit": 64, "request_source": 4096, "limit_source": 4096},
+        **{"mode": 4096, "name": 256, "reservation": 64, "cwd": 4096},
+    },
+    "PATCH /v1/jobs/JOB": {"request": 64, "limit": 64},
+    "POST /v1/jobs/JOB/hooks": {"problem": 300},
+    "POST /v1/jobs/JOB/suspender": {"where": 16, "problem": 300},
+    "POST /v1/reservations": {"request": 64, "name": 256},
+    "PUT /v1/placements/p": {"request": 64, "limit": 64, "name": 256, "job": 16, "cgroup": 4096},
+}
+LISTS = {
+    "POST /v1/jobs": {"devices": (64, 128), "command": (100_000, None)},
+    "POST /v1/reservations": {"devices": (64, 128)},
+    "PUT /v1/placements/p": {"gpus": (64, 128), "cgroups": (256, 4096)},
+}
+FLAGS = {
+    "POST /v1/jobs/JOB/stop": ["now"],
+    "PATCH /v1/jobs/JOB": ["dry_run"],
+    "POST /v1/jobs/JOB/hooks": ["wakes"],
+}
+SECONDS = {"POST /v1/jobs": ["wait"], "POST /v1/reservations": ["lasting"]}
+SOUND = {
+    "PUT /v1/placements/p": {"attempt": 1, "uid": 1, "gpus": ["0"], "request": "1Gi"},
+    "POST /v1/jobs/JOB/suspender": {"number": 1, "where": "running"},
+}
+
+
+def test_each_call_names_the_bounds_of_each_of_its_fields(daemon) -> None:
+    job = daemon.client.register({"name": "train", "command": ["x"], "request": "1Gi", "limit": "2Gi"})["id"]
+
+    def refusal(call: str, field: str, value: object) -> str:
+        method, target = call.replace("JOB", job).split()
+        body = json.dumps({**SOUND.get(call, {}), field: value}).encode()
+        status, answer = daemon.http(method, target, body)
+        error = json.loads(answer)["error"]
+        assert (status, error["code"]) == (400, "bad_request"), (call, field, error)
+        return str(error["message"])
+
+    for call, fields in NUMBERS.items():
+        for field, (least, most) in fields.items():
+            for value in (least - 1, most + 1, "x"):
+                assert refusal(call, field, value) == f"{field} is not a whole number from {least} to {most}"
+    for call, longest in TEXTS.items():
+        for field, length in longest.items():
+            for value in (7, "x" * (length + 1)):
+                assert refusal(call, field, value) == f"{field} is not a text of at most {length} characters"
+    for call, lists in LISTS.items():
+        for field, (most, each) in lists.items():
+            assert refusal(call, field, "x") == f"{field} is not a list of at most {most} texts"
+            if each is not None:
+                assert refusal(call, field, ["x" * (each + 1)]) == f"{field} has a text of more than {each} characters"
+    for call, flags in FLAGS.items():
+        for field in flags:
+            assert refusal(call, field, 1) == f"{field} is neither true nor false"
+    for call, spans in SECONDS.items():
+        for field in spans:
+            for wrong in (-1, "x", FOREVER + 1):
+                assert refusal(call, field, wrong) == f"{field} is not a number of seconds from 0 to {FOREVER:g}"
+    assert [one["id"] for one in daemon.client.jobs()] == [job] and daemon.client.placements() == []
