@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import struct
+import subprocess
 import threading
 import time
 from types import SimpleNamespace
@@ -504,3 +505,14 @@ def test_nobody_listens_to_the_driver_after_the_end() -> None:
         assert not monitor._listener.is_alive()
 
     asyncio.run(story())
+
+
+def test_a_wrapper_in_a_placement_is_noted_before_it_is_answered(daemon: InProcess) -> None:
+    """A daemon that starts just then must know that it holds the placement."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        body = {"attempt": 1, "uid": os.getuid(), "gpus": [GPU], "request": "1Gi"}
+        daemon.client.place("task", {**body, "session": os.getpid(), "holder": other.pid})
+        made = daemon.client.register({"name": "x", "command": ["x"]})
+        note = json.loads((daemon.directory / "state.json").read_text())["jobs"][made["id"]]["placement"]
+        other.kill()
+    assert note["id"] == "task" and [pid for pid, _ in note["holders"]] == [other.pid, os.getpid()]
