@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 from shim_tree import ROOT, SHIM
@@ -120,6 +122,20 @@ def test_durations_as_in_python(parser):
         "1e3",
         "0.001s",
         "4294967295ms",
+        *("4294967296ms", "4294967294ms", "49d", "50d", "1min", "2 min", "5\tm", "1 d", "5  ms", " 5s ", "5.s", "5."),
+        *(
+            "999999999s",
+            "1000000000s",
+            "0.123456789s",
+            "0.1234567891s",
+            "0.0009s",
+            "1.9999ms",
+            "ms",
+            "s",
+            "5 x",
+            "5sec",
+        ),
+        *("000000001s", "0000000001s", "1.5", "1.5d", "0ms", "1..5s", "1H", "5 s s"),
     ]
     expected = []
     for text in texts:
@@ -353,6 +369,120 @@ def test_where_daemons_are_looked_for(options, tmp_path):
     assert options(**base, GPUSHARE_DRIVER="sim")[0]["sockets"] == ["", ""], "open to others: not ours to trust"
     found, _ = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_SOCKET="/" + "x" * 200 + "/api.sock")
     assert found["sockets"] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("environ", "active", "limit"),
+    [
+        ({"GPUSHARE_LIMITS": "4Gi", "XGPUSHARE_LIMIT": "5Gi"}, 0, None),
+        ({"GPUSHARE_LIMIT": "  "}, 0, None),
+        ({"GPUSHARE_LIMIT": "4g"}, 1, None),
+        ({"NVIDIA_GPU_MEMORY_REQUEST": "4g"}, 1, None),
+        ({"GPUSHARE_JOB": "ab"}, 1, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "4Gi"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_": "4g"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_x": "4g"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_1x": "4g"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMITS_1": "4g"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g"}, 1, 4 * 2**30),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_9": "4g"}, 1, 4 * 2**30),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_10": " 4g"}, 1, 4 * 2**30),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_3": " ", "CUDA_DEVICE_MEMORY_LIMIT_4": "0"}, 0, None),
+        ({"NVIDIA_GPU_MEMORY_LIMIT_1": "4096"}, 0, None),
+        ({"GPUSHARE_LIMIT": "\t4Gi\r"}, 1, 4 * 2**30),
+    ],
+    ids=lambda value: ",".join(map("=".join, value.items())) if isinstance(value, dict) else None,
+)
+def test_which_variables_count(options, environ, active, limit):
+    found, _ = options(**environ)
+    assert found["active"] == active
+    assert found["limit"] == ([0, 0] if limit is None else [1, limit])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("CUDA_VISIBLE_DEVICES", 1023), ("GPUSHARE_NAME", 63), ("GPUSHARE_LIMIT", 47)]
+)
+def test_as_much_of_a_text_is_kept_as_fits(options, name, most):
+    before = "GPUSHARE_LIMIT=" if name == "GPUSHARE_LIMIT" else ""
+    key = {"CUDA_VISIBLE_DEVICES": "devices", "GPUSHARE_NAME": "name", "GPUSHARE_LIMIT": "source"}[name]
+    for length in (most - 1, most, most + 1):
+        value = "4Gi".rjust(length - len(before), "0") if before else "x" * length
+        if before:  # a number has no more than so many digits
+            value = "4" + " " * (length - len(before) - 3) + "Gi"
+        found, _ = options(**{"GPUSHARE_LIMIT": "4Gi", name: value})
+        assert found[key] == (before + value)[:most]
+        assert found["limit"] == [1, 4 * 2**30]
+
+
+@pytest.mark.parametrize(("text", "number"), [("-2147483647", -(2**31) + 1), ("7 ", 7), ("-0", 0), ("\t5", 5)])
+def test_a_priority_is_a_whole_number_with_blanks_around_it(options, text, number):
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY=text)
+    assert (found["priority"], err) == (number, "")
+    for wrong in ("-2147483648", "- 7", "--7", "-", "7-", "99999999999999999999"):
+        found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY=wrong)
+        assert found["priority"] == 0 and "GPUSHARE_PRIORITY: not a whole number: ignored" in err
+
+
+def test_the_socket_that_is_named_is_the_only_one(options):
+    for api, shim in (
+        ("/run/x/api.sock", "/run/x/shim.sock"),
+        ("/api.sock", "/shim.sock"),
+        ("run/api.sock", "run/shim.sock"),
+        ("api.sock", ""),
+        ("/" + "x" * 95 + "/api.sock", "/" + "x" * 95 + "/shim.sock"),
+        ("/" + "x" * 96 + "/api.sock", "/" + "x" * 96 + "/shim.sock"),
+        ("/" + "x" * 97 + "/api.sock", ""),
+    ):
+        assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_SOCKET=api)[0]["sockets"] == [shim, ""]
+
+
+def test_where_a_users_daemon_is_looked_for_without_a_runtime_directory(options, tmp_path):
+    """In /tmp, if the directory there is the user's own, and closed to others."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "gpushare").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path)
+    own = Path(f"/tmp/gpushare-{os.getuid()}")
+    there = own.is_dir() and not own.is_symlink() and own.stat().st_mode & 0o77 == 0
+    in_tmp = f"{own}/shim.sock" if there else ""
+    for base, user in (
+        (f"{tmp_path}/file", in_tmp),
+        (f"{tmp_path}/none", in_tmp),
+        ("", in_tmp),
+        (f"{tmp_path}/link", f"{tmp_path}/link/gpushare/shim.sock"),
+    ):
+        found, _ = options(GPUSHARE_LIMIT="4Gi", XDG_RUNTIME_DIR=base)
+        assert found["sockets"] == ["/run/gpushare/shim.sock", user], base
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "gpushare").symlink_to(tmp_path / "gpushare")
+    found, _ = options(GPUSHARE_LIMIT="4Gi", XDG_RUNTIME_DIR=f"{tmp_path}/other")
+    assert found["sockets"] == ["/run/gpushare/shim.sock", ""], "a link may lead anywhere"
+
+
+def test_what_is_said_of_a_wrong_variable_is_said_once_and_names_it(options):
+    others = {"GPUSHARE": "2", "OTHER_GPUSHARE_X": "3"}
+    for environ in ({"GPUSHARE_FOO": "1"}, {"GPUSHARE_FOO": "1", "GPUSHARE_BAR": "2"}):
+        _, err = options(GPUSHARE_LIMIT="4Gi", **environ, **others)
+        assert err == "gpushare: GPUSHARE_FOO=1: there is no such variable\n"
+    _, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="x", **others)
+    assert err == "gpushare: GPUSHARE_MODE: none of enforce, observe, off: ignored\n"
+    assert options(GPUSHARE_FOO="1")[1] == "", "it is inert, and says nothing"
+    assert options(GPUSHARE_FOO="1", GPUSHARE_JOB="ab")[1] == "", "gpushare run has said it"
+
+
+TOTAL = 16 * 2**30 + 700
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        *[("max", TOTAL), ("4Gi", 4 * 2**30), ("1048577", 2**20), ("1049088", 2**20 + 512), ("100%", TOTAL)],
+        *[("0.333333333", TOTAL * 333333333 // 10**9), ("99Gi", 99 * 2**30), ("0.5", TOTAL // 2)],
+    ],
+)
+def test_an_amount_on_a_gpu_is_a_whole_number_of_units(options, text, amount):
+    found, _ = options(GPUSHARE_LIMIT=text, GPUSHARE_REQUEST="none")
+    assert found["on_a_gpu"] == [0, amount // 512 * 512]
+    assert options()[0]["on_a_gpu"] == [TOTAL // 512 * 512] * 2, "what is not said is all of it"
 
 
 def test_any_environment_is_survived(options):

@@ -4,13 +4,17 @@
 #include <stdio.h>
 
 int main(void) {
+    const uint64_t total = (16ull << 30) + 700; /* no whole units */
     const struct gs_options *o = gs_options();
     printf("{\"active\": %d, \"request\": [%u, %llu], \"limit\": [%u, %llu], \"job\": %llu, \"priority\": %d, "
            "\"grace\": %u, \"visible_request\": %d, \"level\": %d, \"sockets\": [\"%s\", \"%s\"], \"name\": \"%s\", "
-           "\"steps\": %u, \"min_run\": %u, \"source\": \"%s\", \"devices\": \"%s\", \"software\": %d}\n",
+           "\"steps\": %u, \"min_run\": %u, \"source\": \"%s\", \"devices\": \"%s\", \"software\": %d, "
+           "\"on_a_gpu\": [%llu, %llu]}\n",
            o->active, o->request.kind, (unsigned long long)o->request.value, o->limit.kind,
            (unsigned long long)o->limit.value, (unsigned long long)o->job_id, o->priority, o->grace_ms,
            o->visible_request, o->level, o->sockets[0], o->sockets[1], o->name, o->steps, o->min_run_ms,
-           o->limit_source, o->visible_devices, o->software_driver);
+           o->limit_source, o->visible_devices, o->software_driver,
+           (unsigned long long)gs_amount_resolve(o->request, total),
+           (unsigned long long)gs_amount_resolve(o->limit, total));
     return 0;
 }
