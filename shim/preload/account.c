@@ -38,12 +38,12 @@ static uint64_t bytes_of(uint64_t units) {
 
 /* ---- without a daemon ----------------------------------------------------------------------------- */
 
-static uint32_t alone_said;
+static bool alone_said;
 
 static void say_alone(uint64_t limit) {
     const struct gs_options *options = gs_options();
     struct gs_text text = {0};
-    if (__atomic_exchange_n(&alone_said, 1, __ATOMIC_RELAXED))
+    if (__atomic_exchange_n(&alone_said, true, __ATOMIC_RELAXED))
         return;
     gs_text_add(&text, "there is no gpushare daemon: the limit of ");
     gs_text_bytes(&text, limit);
@@ -82,7 +82,7 @@ static bool attach_alone(struct gs_gpu *gpu) {
     line->attached = 1;
     grant_limit(line);
     gpu->own = true;
-    __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->attached, true, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->line, line, __ATOMIC_RELEASE);
     say_alone(limit);
     return true;
@@ -127,8 +127,7 @@ static void say_over_limit(struct gs_gpu *gpu, uint32_t units) {
     gs_text_add(&why, "\n  in use  ");
     gs_text_bytes(&why, bytes_of(gs_word_used(word)));
     gs_text_add(&why, "\nhint: raise the limit, or free memory first");
-    why.bytes[why.length < sizeof why.bytes ? why.length : sizeof why.bytes - 1] = '\0';
-    say_refused(gpu, units, NULL, why.bytes);
+    say_refused(gpu, units, NULL, gs_text_ended(&why));
 }
 
 /* ---- with a daemon -------------------------------------------------------------------------------- */
@@ -179,7 +178,7 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
     if (answer.status == GS_OK && answer.line < GS_PAGE_LINES) {
         gpu->number = answer.line;
         gpu->node_number = answer.node_number;
-        __atomic_store_n(&gpu->attached, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&gpu->attached, true, __ATOMIC_RELAXED);
         __atomic_store_n(&gpu->line, &gs_client_page()->line[answer.line], __ATOMIC_RELEASE);
         gs_gate_is(&gpu->line->gate);
         return true;
@@ -230,7 +229,7 @@ void gs_account_detach(struct gs_gpu *gpu) {
      * shows it. */
     if (gpu->line != NULL && !gpu->own && __atomic_load_n(&gpu->contexts, __ATOMIC_RELAXED) == 0) {
         frame.u.detach.line = gpu->number;
-        __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&gpu->attached, false, __ATOMIC_RELAXED);
         gs_client_tell(&frame);
     }
     gs_mutex_unlock(&gpu->mutex);
@@ -334,7 +333,7 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
         return true;
     if (outcome == GS_ANSWERED && answer.status == GS_UNKNOWN && gpu->attached) {
         /* The daemon does not know that we are here: it was restarted and could not find our page. */
-        __atomic_store_n(&gpu->attached, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&gpu->attached, false, __ATOMIC_RELAXED);
         bool attached = gs_account_attach(gpu);
         if (attached && gpu->own)
             *reserved = reserve_alone(gpu, asking->units);
@@ -406,5 +405,5 @@ uint64_t gs_account_total_expected(uint64_t total) {
 }
 
 GS_AT(fork) {
-    alone_said = 0;
+    alone_said = false;
 }

@@ -18,12 +18,12 @@
 struct gs_gpu {
     struct gs_line *line;  /* NULL until the first attach, the same ever after */
     uint32_t number;       /* of the line in the daemon's page */
-    uint32_t attached;     /* the daemon counts our contexts here; always so for a line of our own */
+    bool attached;         /* the daemon counts our contexts here; always so for a line of our own */
     bool own;              /* the line is ours, not the daemon's */
     bool shows_request;    /* programs see the request as the GPU's total */
     uint32_t contexts;     /* that we saw opened */
     struct gs_mutex mutex; /* held while attaching and detaching */
-    uint32_t known;        /* the driver has said what follows */
+    bool known;            /* the driver has said what follows */
     uint32_t index;        /* CUDA's ordinal in this process */
     uint32_t node_number;  /* the daemon's index of it, plus 1, as its messages name it; 0: not told */
     uint64_t total;        /* as the driver says */

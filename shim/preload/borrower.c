@@ -28,7 +28,7 @@
 #define LOOK_MS     2000         /* between two looks of the thread whether it is the last */
 #define LEAVE_MS    200
 
-static uint32_t begun; /* the thread is there, or none can be started */
+static bool begun; /* the thread is there, or none can be started */
 
 static void act(uint64_t until) {
     gs_trim_pools();
@@ -107,11 +107,11 @@ static void at_exit(void) {
 
 /* This process may borrow. Cheap when that was seen before. */
 GS_AT(borrow) {
-    static uint32_t registered;
+    static bool registered;
     if (__builtin_expect(__atomic_load_n(&begun, __ATOMIC_RELAXED), 1) || gs_client_page() == NULL ||
-        __atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL))
+        __atomic_exchange_n(&begun, true, __ATOMIC_ACQ_REL))
         return;
-    if (!__atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED))
+    if (!__atomic_exchange_n(&registered, true, __ATOMIC_RELAXED))
         atexit(at_exit);
     /* Said before the thread first runs, which may take long on a busy machine. Otherwise the daemon would stop a
      * program that can trim. */
@@ -122,5 +122,5 @@ GS_AT(borrow) {
 }
 
 GS_AT(fork) {
-    begun = 0;
+    begun = false;
 }

@@ -52,7 +52,7 @@ struct gs_gpu *gs_gpu_of(CUdevice device) {
         memcpy(gpu->uuid, uuid.bytes, sizeof gpu->uuid);
         gpu->index = (uint32_t)device;
         gpu->total = total;
-        __atomic_store_n(&gpu->known, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&gpu->known, true, __ATOMIC_RELEASE);
     }
     gs_unlock(&gpus_lock);
     return gpu;

@@ -129,7 +129,7 @@ static void *find_nothing(void *handle, const char *name) {
     return find_after_us(name);
 }
 
-static uint32_t namespaces; /* whether the program has made any */
+static bool namespaces; /* whether the program has made any */
 
 /* Where the assembly jumps to. */
 __attribute__((visibility("hidden"))) void *gs_route_dlsym(void *handle, const char *name) {
@@ -152,7 +152,7 @@ __attribute__((visibility("hidden"))) void *gs_route_dlvsym(void *handle, const 
  * handle's look-ups, and the loader searches where the caller's RUNPATH says. So we look at the next chance. */
 __attribute__((visibility("hidden"))) void *gs_route_dlmopen(Lmid_t space, const char *file) {
     if (space != LM_ID_BASE && file != NULL)
-        __atomic_store_n(&namespaces, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&namespaces, true, __ATOMIC_RELAXED);
     return gs_loader(GS_DLMOPEN);
 }
 

@@ -42,6 +42,11 @@ void gs_text_number(struct gs_text *text, uint64_t number) {
     gs_text_add(text, digits + at);
 }
 
+const char *gs_text_ended(struct gs_text *text) {
+    text->bytes[text->length < sizeof text->bytes ? text->length : sizeof text->bytes - 1] = '\0';
+    return text->bytes;
+}
+
 /* As gpushare.quantity.format_bytes writes it. */
 void gs_text_bytes(struct gs_text *text, uint64_t amount) {
     static const struct {

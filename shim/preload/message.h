@@ -28,6 +28,7 @@ struct gs_text {
 void gs_text_add(struct gs_text *text, const char *string);
 void gs_text_number(struct gs_text *text, uint64_t number);
 void gs_text_bytes(struct gs_text *text, uint64_t amount); /* 4.0 GiB */
+const char *gs_text_ended(struct gs_text *text);           /* as a string, which ends with a zero byte */
 
 /* Say it if the level is wanted and the kind not over its rate. The text has no prefix and no last newline. */
 void gs_say(enum gs_level level, enum gs_message_kind kind, const struct gs_text *text);

@@ -296,7 +296,6 @@ static void per_user_directory(struct gs_text *text, char **environment, bool so
         gs_text_number(text, (uint64_t)GS_CALL(SYS_getuid));
     }
     gs_text_add(text, software_driver ? "-sim" : "");
-    text->bytes[text->length < sizeof text->bytes ? text->length : sizeof text->bytes - 1] = '\0';
 }
 
 static void find_sockets(struct gs_options *options, char **environment) {
@@ -312,7 +311,7 @@ static void find_sockets(struct gs_options *options, char **environment) {
     if (!options->software_driver) /* the system's daemon looks after the real GPUs */
         join(options->sockets[next++], "/run/gpushare", strlen("/run/gpushare"), "/shim.sock");
     per_user_directory(&user, environment, options->software_driver);
-    if (is_private(user.bytes))
+    if (is_private(gs_text_ended(&user)))
         join(options->sockets[next], user.bytes, user.length, "/shim.sock");
 }
 
@@ -399,12 +398,12 @@ void gs_options_read(struct gs_options *options, char **environment, bool warn) 
 const struct gs_options *gs_options(void) {
     static struct gs_options options;
     static struct gs_lock lock;
-    static uint32_t ready;
+    static bool ready;
     if (!__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) {
         gs_lock(&lock);
         if (!ready) {
             gs_options_read(&options, environ, true);
-            __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
+            __atomic_store_n(&ready, true, __ATOMIC_RELEASE);
         }
         gs_unlock(&lock);
     }

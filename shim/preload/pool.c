@@ -209,7 +209,7 @@ static uint32_t correct(struct gs_pool *pool) {
             lacking = reserved - charged;
     }
     if (lacking == 0)
-        __atomic_store_n(&pool->over, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&pool->over, false, __ATOMIC_RELAXED);
     if (pool->state == GS_POOL_DESTROYED) {
         __atomic_store_n(&pool->handle, NULL, __ATOMIC_RELAXED);
         become(pool, GS_POOL_UNUSED);
@@ -287,7 +287,7 @@ bool gs_pool_undo_growth(struct gs_pool *pool) {
     uint32_t before, after;
     gs_mutex_lock(&pool->mutex);
     bool shrunk = reserved_of(pool, &before);
-    __atomic_store_n(&pool->over, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool->over, true, __ATOMIC_RELAXED);
     correct(pool);
     shrunk = shrunk && reserved_of(pool, &after) && after < before;
     gs_mutex_unlock(&pool->mutex);

@@ -36,7 +36,7 @@ struct gs_pool {
     CUmemoryPool handle;
     struct gs_gpu *gpu; /* NULL: it is not charged */
     enum gs_pool_state state;
-    uint32_t over;         /* 1: the driver has reserved more than is charged, because the credit did not suffice */
+    bool over;             /* the driver has reserved more than is charged, because the credit did not suffice */
     struct gs_mutex mutex; /* held while the pool is corrected */
 };
 

@@ -8,7 +8,7 @@
  */
 #include "process.h"
 
-#include <stdint.h>
+#include <stdbool.h>
 
 #include "loader.h"
 
@@ -17,7 +17,7 @@ static void forget(void) {
 }
 
 void gs_process_prepare(void) {
-    static uint32_t prepared;
-    if (__atomic_exchange_n(&prepared, 1, __ATOMIC_ACQ_REL) == 0)
+    static bool prepared;
+    if (!__atomic_exchange_n(&prepared, true, __ATOMIC_ACQ_REL))
         gs_real_atfork(forget);
 }

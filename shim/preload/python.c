@@ -116,8 +116,8 @@ static bool is_running(void) {
 static struct {
     uint32_t busy; /* futex: a helper is there */
     uint32_t thread;
-    uint32_t entered; /* it is between gs_trim_enter and gs_trim_leave */
-    uint32_t gpu;     /* that the hook is about */
+    bool entered; /* it is between gs_trim_enter and gs_trim_leave */
+    uint32_t gpu; /* that the hook is about */
 } helper;
 
 /* wanted(): what the frameworks have put back into the driver's pools is given back first. Before each cache that is
@@ -214,11 +214,11 @@ static void *help(void *unused) {
     gs_driver.cuThreadExchangeStreamCaptureMode(&mode);
     if (is_running()) {
         int state = python.PyGILState_Ensure();
-        __atomic_store_n(&helper.entered, 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&helper.entered, true, __ATOMIC_RELAXED);
         if (gs_trim_enter())
             run_hooks();
         gs_trim_leave();
-        __atomic_store_n(&helper.entered, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&helper.entered, false, __ATOMIC_RELAXED);
         python.PyGILState_Release(state);
     }
     __atomic_store_n(&helper.thread, 0, __ATOMIC_RELAXED);
@@ -232,7 +232,7 @@ static bool has_died(void) {
     uint32_t thread = __atomic_load_n(&helper.thread, __ATOMIC_ACQUIRE);
     if (thread == 0 || GS_CALL(SYS_tgkill, GS_CALL(SYS_getpid), thread, 0) != -ESRCH)
         return false;
-    if (__atomic_exchange_n(&helper.entered, 0, __ATOMIC_RELAXED))
+    if (__atomic_exchange_n(&helper.entered, false, __ATOMIC_RELAXED))
         gs_trim_leave();
     return true;
 }

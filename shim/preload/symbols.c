@@ -58,7 +58,7 @@ struct row {
     void *by_name; /* what cuGetProcAddress gives where that is another address; NULL: the same */
     int since;     /* as in functions.def */
     uint64_t flags;
-    uint32_t noted;
+    bool noted;
 };
 
 #define GS_FLAGS_LEGACY     CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -285,13 +285,13 @@ static void say_apart(const struct row *row) {
 }
 
 void gs_compare_look_ups(void) {
-    static uint32_t compared;
+    static bool compared;
     if (__atomic_load_n(&compared, __ATOMIC_ACQUIRE))
         return;
     for (struct row *row = rows; row < rows + COUNT(rows); row++)
         if (compare_row(row))
             say_apart(row);
-    __atomic_store_n(&compared, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&compared, true, __ATOMIC_RELEASE);
 }
 
 /* The name as cuGetProcAddress takes it: without _v2, _ptsz and the like. */
@@ -311,7 +311,7 @@ void gs_note_unknown(const char *name) {
         struct row *row = &rows[i];
         if (strncmp(row->base, name, length) != 0 || row->base[length] != '\0')
             continue;
-        if (__atomic_exchange_n(&row->noted, 1, __ATOMIC_RELAXED))
+        if (__atomic_exchange_n(&row->noted, true, __ATOMIC_RELAXED))
             return;
         struct gs_text text = {0};
         gs_text_add(&text, name);

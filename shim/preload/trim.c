@@ -12,9 +12,9 @@
 #define ROUND_US   1000
 
 static struct {
-    uint32_t acting;  /* futex: calls in the driver */
-    uint32_t leaving; /* the process ends */
-    uint64_t until;   /* of the trim that is under way; 0: none is */
+    uint32_t acting; /* futex: calls in the driver */
+    bool leaving;    /* the process ends */
+    uint64_t until;  /* of the trim that is under way; 0: none is */
     uint32_t before[GS_MAX_GPUS], wanted[GS_MAX_GPUS];
 } trim;
 
@@ -139,7 +139,7 @@ bool gs_trim_await_captures(void) {
 void gs_trim_stop(uint64_t until) {
     uint64_t now;
     uint32_t acting;
-    __atomic_store_n(&trim.leaving, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&trim.leaving, true, __ATOMIC_SEQ_CST);
     while ((acting = __atomic_load_n(&trim.acting, __ATOMIC_SEQ_CST)) != 0 && (now = gs_now_ms()) < until)
         gs_futex_wait(&trim.acting, acting, until - now);
 }

@@ -284,6 +284,35 @@ static void detach(void) {
     REQUIRE(heard.told == 2);
 }
 
+/* Another context on the GPU: it opens unless the daemon says no. */
+static void another(void) {
+    static const uint32_t goes_on[] = {GS_OK, GS_UNKNOWN, GS_BAD_FRAME};
+    static const enum gs_outcome no_answer[] = {GS_AWAY, GS_NO_ANSWER, GS_NO_DAEMON, GS_TURNED_AWAY};
+    attached(100, 100);
+    gpu.contexts = 2;
+    for (size_t i = 0; i < sizeof goes_on / sizeof *goes_on; i++) {
+        daemon_.status = goes_on[i];
+        REQUIRE(gs_account_attach_another(&gpu) && heard.count == i + 1);
+        REQUIRE(heard.frame.type == GS_ATTACH && heard.frame.u.attach.contexts == 2 && gpu.line->refusals == 0);
+        SAID("");
+    }
+    daemon_.status = GS_NOT_ADMITTED;
+    REQUIRE(!gs_account_attach_another(&gpu) && gpu.line->refusals == 1);
+    SAID("gpushare: cannot open a context on GPU 5: no room for a context\n");
+    daemon_.text = "no place here";
+    REQUIRE(!gs_account_attach_another(&gpu) && gpu.line->refusals == 2);
+    SAID("gpushare: no place here\n");
+    for (size_t i = 0; i < sizeof no_answer / sizeof *no_answer; i++) {
+        daemon_.outcome = no_answer[i];
+        REQUIRE(gs_account_attach_another(&gpu) && gpu.line->refusals == 2);
+        SAID("");
+    }
+    daemon_.outcome = GS_ANSWERED;
+    gpu.own = true;
+    heard.count = 0;
+    REQUIRE(gs_account_attach_another(&gpu) && heard.count == 0); /* nobody to ask */
+}
+
 /* ---- asking --------------------------------------------------------------------------------------- */
 
 static uint32_t used(void) {
@@ -509,6 +538,26 @@ static void totals(void) {
     REQUIRE(gs_account_memory(&of).total == 70 * MIB && gs_account_memory(&of).free == 15 * MIB);
 }
 
+/* A text as a string: with its end, also where it is full. */
+static void texts(void) {
+    struct {
+        struct gs_text text;
+        char behind[8];
+    } one;
+    memset(&one, 'b', sizeof one);
+    one.text.length = 0;
+    REQUIRE(strcmp(gs_text_ended(&one.text), "") == 0);
+    gs_text_add(&one.text, "ab");
+    gs_text_number(&one.text, 907);
+    REQUIRE(strcmp(gs_text_ended(&one.text), "ab907") == 0 && one.text.length == 5);
+    while (one.text.length < sizeof one.text.bytes - 1)
+        gs_text_add(&one.text, "x");
+    REQUIRE(strlen(gs_text_ended(&one.text)) == sizeof one.text.bytes - 1);
+    gs_text_add(&one.text, "yz");
+    REQUIRE(one.text.length == sizeof one.text.bytes && one.text.bytes[sizeof one.text.bytes - 1] == 'y');
+    REQUIRE(strlen(gs_text_ended(&one.text)) == sizeof one.text.bytes - 1 && one.behind[0] == 'b');
+}
+
 int main(void) {
     saved_stderr = dup(2);
     if (pipe2(pipes, O_NONBLOCK) != 0 || dup2(pipes[1], 2) != 2)
@@ -518,6 +567,8 @@ int main(void) {
     alone();
     forgotten();
     detach();
+    another();
+    texts();
     asks();
     says_no();
     empty_answers();
