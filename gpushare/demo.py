@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import gpushare_installation
@@ -38,8 +39,8 @@ NARROW = 8
 COLOURS = {"train": "36", "serve": "33", "late": "33", "stubborn": "35"}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    driver = "sim" if "--sim" in (arguments or []) else "auto"
+def main(arguments: Sequence[str]) -> int:
+    driver = "sim" if "--sim" in arguments else "auto"
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as directory:
         stage = Stage(Path(directory), driver)
         try:

@@ -26,5 +26,5 @@ def command(*, arguments: tuple[str, ...], queue: bool) -> int:
         demo = importlib.import_module("gpushare.demo")
     except ModuleNotFoundError as error:
         raise GpushareError(f"the demo cannot run: {error}", hint=gpushare_installation.install_extra("demo")) from None
-    result = demo.main(list(arguments)) if arguments else demo.main()
-    return result if isinstance(result, int) else 0
+    status: int = demo.main(arguments)
+    return status

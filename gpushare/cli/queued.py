@@ -151,18 +151,16 @@ class Tail:
 
     def read(self) -> bytes:
         """What is new."""
-        data = b""
-        if not self._begun:
-            data += self._beginning()
-        while True:
+        data = b"" if self._begun else self._beginning()
+        while self._begun:
             data += self._rest()
             if not self._replaced():
-                return data
-            os.close(self._file)
-            self._file = -1
-            self._open()
-            if self._file < 0:
-                return data
+                break
+            if self._file >= 0:
+                os.close(self._file)
+            self._file, self._inode = -1, 0
+            self._open()  # it may have gone since: then the next one is looked for
+        return data
 
     def _beginning(self) -> bytes:
         self._open()
@@ -190,8 +188,7 @@ class Tail:
         return data
 
     def _replaced(self) -> bool:
-        if self._file < 0:
-            return False
+        """Whether there is another file in its place."""
         try:
             return self.path.stat().st_ino != self._inode
         except FileNotFoundError:

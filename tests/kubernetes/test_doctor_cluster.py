@@ -9,6 +9,7 @@ import random
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -213,6 +214,22 @@ def without_right(one: Installed) -> None:
     one.denied.add((PLUGIN, "list resource.k8s.io/resourceslices"))
 
 
+def slices(one: Installed, count: int, **changes: Any) -> None:
+    """The node n2 says that it has so many."""
+
+    def change(found: dict[str, Any]) -> None:
+        found["spec"]["pool"] |= {"resourceSliceCount": count, "generation": changes.pop("generation", 1)}
+        found["spec"] |= changes
+
+    one.api.change(f"{SLICES}/n2-gpushare.dev", change)
+
+
+def tainted(one: Installed, count: int) -> None:
+    """So many GPUs of n2."""
+    sick = [gpu(f"GPU-n2-{index}", index, capacity=80 * GIB, total=81 * GIB, health="sick") for index in range(count)]
+    one.api.put(f"{SLICES}/n2-gpushare.dev", resource_slice("n2", sick, "sim"))
+
+
 @pytest.mark.parametrize(
     ("change", "check", "state", "words"),
     [
@@ -238,6 +255,12 @@ def without_right(one: Installed) -> None:
         ),
         (lambda one: one.api.remove(f"{OURS}/dra-n2"), "GK06", "ok", "as a service"),
         (lambda one: one.api.remove(f"{SLICES}/n2-gpushare.dev"), "GK07", "fail", "no GPU is published by n2"),
+        (lambda one: slices(one, 2), "GK07", "warn", "some of the slices are missing: n2"),
+        (lambda one: slices(one, 1), "GK07", "ok", "4 GPUs on 2 nodes"),
+        (lambda one: slices(one, 1, devices=[]), "GK07", "warn", "no GPU is in the slices of n2"),
+        (lambda one: slices(one, 1, generation=7), "GK07", "ok", "4 GPUs on 2 nodes"),
+        (lambda one: tainted(one, 5), "GK08", "warn", "n2 GPU 3: sick and 1 more"),
+        (lambda one: tainted(one, 4), "GK08", "warn", "n2 GPU 3: sick"),
         (lambda one: one.api.change(LEASE, lambda o: o["spec"].update(holderIdentity="")), "GK09", "fail", "leads"),
         (lambda one: one.api.change(LEASE, lambda o: o["spec"].update(renewTime="soon")), "GK09", "fail", "leads"),
         (lambda one: one.api.remove(LEASE), "GK09", "fail", "none has led yet"),
@@ -251,6 +274,9 @@ def without_right(one: Installed) -> None:
             "such as team-a/x",
         ),
         (lambda one: one.event("x", "another driver", 10), "GK12", "ok", ""),
+        (lambda one: one.event("x", "gpushare.dev: it was so", 3500), "GK12", "warn", "1 pod with failures"),
+        (lambda one: one.event("x", "gpushare.dev: it was so", 3700), "GK12", "ok", "of the last 1h"),
+        (lambda one: one.event("x", "gpushare.dev: " + "long " * 99, 10), "GK12", "warn", ": gpushare.dev: long long"),
         (lambda one: one.denied.add((SCHEDULER, "create pods/binding")), "GK13", "fail", "create pods/binding"),
     ],
 )
@@ -258,6 +284,8 @@ def test_what_is_wrong_is_found(installed, change, check, state, words):
     change(installed)
     found = installed.found()
     assert found[check][0] == state and words in found[check][1], found[check]
+    assert len(found[check][1]) < 400, "an event may be long"
+    assert (" more" in found[check][1]) == (" more" in words)
 
 
 @pytest.fixture

@@ -249,3 +249,81 @@ def test_a_working_directory_that_was_removed_is_told(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert "the working directory has been removed" in report.fails(2, "-o", "x.csv")
+
+
+# ---- queues ---------------------------------------------------------------------------------------------------
+
+QUEUES = {
+    "about": {"host": "n1"},
+    "cluster": {"queues": [{"name": "lab", "parent": None}, {"name": "web", "parent": None}]},
+    "notices": [],
+}
+
+
+@pytest.fixture
+def queues_asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was asked of the service: the queue, and the times. It knows points of both queues, but of none before."""
+    asked: list[Any] = []
+
+    def of_queues(client: object, queue: str | None, times: Any) -> dict[str, Any]:
+        asked.append((client, queue, times))
+        points = [[times.since, 1e6, 1e6, 2e6, 3e6, 4e6]] if times.until > SINCE else []
+        series = [{"queue": name, "points": points} for name in ("", "lab", "web") if points]
+        history = {"step": 3600, "cut": times.until - times.since > 86400, "series": series}
+        return {**QUEUES, "since": times.since, "until": times.until, "queue": queue, "history": history}
+
+    monkeypatch.setattr("gpushare.cli.queued.service", lambda: "service")
+    monkeypatch.setattr("gpushare.report.queues.of_queues", of_queues)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("words", "queue", "times", "what"),
+    [
+        (["--queue"], None, (UNTIL - 7200, UNTIL, None, UNTIL), "queues"),
+        (["--queue", "lab"], "lab", (UNTIL - 7200, UNTIL, None, UNTIL), "queue lab"),
+        (["--queue", "--since", "1h", "--step", "1m"], None, (UNTIL - 3600, UNTIL, 60.0, UNTIL), "queues"),
+        (["--queue", "--until", "1h"], None, (UNTIL - 3600 - 7200, UNTIL - 3600, None, UNTIL), "queues"),
+    ],
+)
+def test_queues_for_two_hours_or_the_time_that_is_named(
+    report: Command, queues_asked: list[Any], words: list[str], queue: str | None, times: tuple[Any, ...], what: str
+) -> None:
+    code, out, err = report(*words, "-o", "q.csv")
+    assert (code, err) == (0, "")
+    assert queues_asked == [("service", queue, times)]
+    assert re.fullmatch(rf"report of {what}, \S+( \S+)? to \S+( \S+)?: q\.csv\n", out)
+    assert report.client.asked == [], "the node's daemon is not asked"
+
+
+@pytest.mark.parametrize("name", ["q.html", "q.csv", "q.png"])
+def test_each_kind_of_file_has_the_queues(report: Command, queues_asked: list[Any], name: str) -> None:
+    if name.endswith("png"):
+        pytest.importorskip("matplotlib")
+    assert report("--queue", "-o", name)[0] == 0
+    content = Path(name).read_bytes()
+    if name == "q.html":
+        assert embedded(name)["cluster"] == QUEUES["cluster"]
+    elif name == "q.csv":
+        assert content.startswith(b"time,queue,held_mean,") and b",lab,1,1,2,3,4," in content
+    else:
+        assert content.startswith(b"\x89PNG")
+
+
+def test_a_beginning_of_queues_that_is_left_out_is_said(report: Command, queues_asked: list[Any]) -> None:
+    assert "the beginning is left out" in report("--queue", "--since", "2d", "-o", "q.csv")[2]
+
+
+@pytest.mark.parametrize(("words", "what"), [([], "queues"), (["lab"], "queue lab")])
+def test_of_queues_nothing_is_known_before(
+    report: Command, queues_asked: list[Any], words: list[str], what: str
+) -> None:
+    err = report.fails(1, "--queue", *words, "--until", "2h", "-o", "q.csv")
+    assert f"nothing is known of {what}, " in err and "while no service ran" in err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["train", "--queue", "lab"], ["--node", "--queue", "lab"], ["train", "--node"]])
+def test_a_report_is_of_one_thing(report: Command, queues_asked: list[Any], words: list[str]) -> None:
+    assert "of a job, of the node or of queues" in report.fails(2, *words, "-o", "q.csv")
+    assert queues_asked == report.client.asked == []

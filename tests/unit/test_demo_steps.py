@@ -126,7 +126,7 @@ def test_what_goes_over_its_budget_would_not_show_anything(stage, acts):
 
 
 @pytest.mark.parametrize(
-    ("words", "driver", "began"), [(["--sim"], "sim", True), ([], "auto", False), (None, "auto", False)]
+    ("words", "driver", "began"), [(["--sim"], "sim", True), ([], "auto", False), (["--simulate"], "auto", False)]
 )
 def test_with_sim_it_has_its_own_daemon_and_in_any_case_it_is_cleared(monkeypatch, words, driver, began):
     did = []

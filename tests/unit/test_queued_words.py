@@ -123,6 +123,28 @@ class TestTail:
         log.write_bytes(b"c\n")
         assert tail.read() == b"c\n"
 
+    def test_a_file_that_is_replaced_while_it_is_looked_at_is_found_later(self, tmp_path, monkeypatch):
+        """It was there for the look and is gone for the reading: the next replacement was just under way."""
+        log = tmp_path / "log"
+        log.write_bytes(b"a\n")
+        tail = queued.Tail(log, None)
+        assert tail.read() == b"a\n"
+        log.rename(tmp_path / "log.1")
+        log.write_bytes(b"lost\n")
+        descriptors = len(os.listdir("/proc/self/fd"))
+
+        def gone(path, _flags):
+            path.unlink()
+            raise FileNotFoundError(2, "gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queued.os, "open", gone)
+            assert tail.read() == b""
+        assert tail.read() == b""
+        log.write_bytes(b"c\n")
+        assert tail.read() == b"c\n" and tail.read() == b""
+        assert len(os.listdir("/proc/self/fd")) == descriptors, "each is closed when the next is opened"
+
 
 class Service:
     """A service that answers as it is told, and has a pipe of events."""
