@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import job_of, start, told, used
+from core.tale import job_of, spec, start, told, used
 from gpushared.core.policy import MIB, Policy
 from property.world import World, mib
 
@@ -181,6 +181,46 @@ def test_no_hook_is_called_within_the_minimum_run_time(world: World) -> None:
     assert used(world, a) == 6 * GIB and not world.hooks.reliefs
     world.wait(15.0)
     assert used(world, a) == 0 and is_aside(world, a)
+
+
+def test_no_hook_is_called_that_nobody_can_call(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"))
+    world.wait(LONG + 20)
+    assert is_aside(world, a) and used(world, a) == 6 * GIB and world.node.counters.hooks == 0
+    world.hooks.come(job_of(world, a).id, "ok", wakes=False)
+    world.wait(5.0)
+    assert used(world, a) == 0, "its runner has come since"
+
+
+def test_a_hook_that_failed_a_moment_ago_is_not_called(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"), idle_release=3.0)
+    world.hooks.come(job_of(world, a).id, "fails", "ok", wakes=False)
+    world.wait(20.0)
+    assert world.node.counters.hooks == 1 and used(world, a) == 6 * GIB
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(20.0)
+    assert world.node.counters.hooks == 1 and is_aside(world, a), "idle once more, and soon after"
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(world.node.policy.hook_again)
+    assert world.node.counters.hooks == 2 and used(world, a) == 0
+
+
+def test_the_hook_is_told_a_gpu_on_which_the_job_has_memory() -> None:
+    world = World([16 * GIB] * 2, [mib(300)] * 2, Policy(overhead_guess=mib(300)))
+    world.shows_busy = True
+    job = world.submit(spec("A", "4Gi", "4Gi", gpus=2, idle_release=LONG, on_reclaim=("hook", "kill")))
+    process = world.join(job)
+    world.attach(process, "GPU-1")
+    world.allocate(process, "GPU-1", 3 * GIB)
+    world.hooks.come(job, "ok", wakes=False)
+    world.wait(LONG - 5.0)
+    called = len(world.hooks.calls)
+    seen = []
+    begin = world.hooks.begin
+    world.hooks.begin = lambda wish: (seen.append((wish.gpu, wish.size)), begin(wish))[1]  # type: ignore[method-assign]
+    world.wait(10.0)
+    assert called == 0 and seen == [("GPU-1", 3 * GIB + mib(300))]
+    assert world.programs[process].words["GPU-1"].used == 0
 
 
 def test_the_settings_say_how_far_it_goes() -> None:

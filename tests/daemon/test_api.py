@@ -278,6 +278,20 @@ def test_errors_have_one_shape(daemon, method, target, body, status, code):
     assert len(daemon.client.jobs()) == 1
 
 
+def test_what_names_a_job(daemon):
+    """As PARAMETERS says it. A pid does not: the client looks it up in the list of jobs."""
+    job, shim = register(daemon), daemon.connect()
+    shim.hello(job["id"], request=4 * GIB, limit=14 * GIB)
+    shim.attach(GPU)
+    for name in (job["id"], job["id"][:4], job["id"][:4].upper(), "train"):
+        assert daemon.client.job(name)["id"] == job["id"]
+    (pid,) = [str(process["pid"]) for process in daemon.client.job("train")["processes"]]
+    for name in (job["id"][:3], job["id"][1:], "trai", pid):
+        assert daemon.http("GET", f"/v1/jobs/{name}")[0] == 404
+    assert daemon.client.find_job(pid)["id"] == job["id"]
+    shim.close()
+
+
 def test_names_that_fit_several_jobs(daemon):
     register(daemon), register(daemon)
     with pytest.raises(UsageError, match="fits 2 jobs") as caught:

@@ -15,7 +15,7 @@ __all__ = ["PARAMETERS", "Call", "call", "calls_of", "routes"]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[web.StreamResponse]])
 
 PARAMETERS: Mapping[str, str] = {
-    "job": "The job's id, the beginning of it, its name, or the pid of one of its processes.",
+    "job": "The job's id, or its name; on a node also the beginning of the id, from four characters on.",
     "placement": "The name that the engine has given it.",
     "reservation": "The reservation's id, or its name.",
     "node": "The node's name.",

@@ -178,10 +178,10 @@ def _trim(tx: Transaction, job: Job, aside: Aside) -> bool:
 def _hook(tx: Transaction, job: Job, _aside: Aside) -> bool:
     failed = job.hook_runner.failed_within(tx.policy.hook_again, tx.now)
     early = tx.now < tx.state.protected_until(job)
-    gpu = next((id for id in job.bounds if tx.state.loan(job, id) or tx.state.usage(job, id)), None)
-    if not job.hook_runner.connected or job.hook_runner.wakes or failed or early or gpu is None:
+    on = [gpu.id for gpu in _where(tx.state, job)]
+    if not job.hook_runner.connected or job.hook_runner.wakes or failed or early or not on:
         return False
-    hook_steps.relieve(tx, job, gpu, hook_steps.Wish(tx.state.usage(job, gpu), tx.policy.hook))
+    hook_steps.relieve(tx, job, on[0], hook_steps.Wish(tx.state.usage(job, on[0]), tx.policy.hook))
     return True
 
 
