@@ -149,7 +149,7 @@ def _kept(one: Reservation, *, wide: bool, ended: bool) -> list[list[str]]:
     return found
 
 
-def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int = 0) -> list[str]:
+def _outsider(gpu: Gpu, process: UnmanagedProcess, more: int) -> list[str]:
     """The line of a program with memory on the GPU and no budget; `escaped` if a job started it."""
     state = "escaped" if process["job"] else "unmanaged"
     if process["reason"] == "observed":

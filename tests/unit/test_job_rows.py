@@ -154,7 +154,7 @@ def test_when_it_ended_if_that_is_known(ended, shown):
     ],
 )
 def test_a_program_of_no_job(changes, job_cell, state):
-    row = ps._outsider(*outsider(**changes))
+    row = ps._outsider(*outsider(**changes), 0)
     assert (row[9], row[10]) == (state, job_cell) and row[5] == "1.0 GiB" and row[3] == "77"
 
 
