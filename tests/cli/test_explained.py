@@ -1,7 +1,8 @@
-"""What `gpushare explain` says of a job's turns, its end and its waiting, and of messages that are pasted: word by word."""
+"""What `gpushare explain` says of turns, of ends, of what waits, and of messages that are pasted: word by word."""
 
 from __future__ import annotations
 
+import io
 import os
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ def said(capsys, function, *arguments, **more) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-# ---- turns -----------------------------------------------------------------------------------------------
+# ---- turns ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_turns(job, gpu, words):
     assert explain._turn(job, gpu) == words
 
 
-# ---- a job ------------------------------------------------------------------------------------------------
+# ---- a job ----------------------------------------------------------------------------------------
 
 
 def gpu(**changes) -> dict:
@@ -88,7 +89,8 @@ HEAD = "job train (a1) of ada: "
             story("borrowing", gpu(loan=GIB, health="sick", turn="holds")),
             [
                 HEAD + "borrowing",
-                "  GPU 1  uses 3.0 GiB, 1.0 GiB of it on loan; request 4.0 GiB, limit 8.0 GiB; could get 2.0 GiB more now",
+                "  GPU 1  uses 3.0 GiB, 1.0 GiB of it on loan;"
+                " request 4.0 GiB, limit 8.0 GiB; could get 2.0 GiB more now",
                 "  GPU 1  jobs take turns in computing: it has the turn now; turns of 0 s in all",
                 "  GPU 1  is sick; `gpushare status` says why",
                 "",
@@ -105,7 +107,9 @@ HEAD = "job train (a1) of ada: "
             ],
         ),
         (
-            story("ended", gpu(), outcome={"duration": 2.0, "killed": None, "signal": None, "exit_code": 0, "ended": 7}),
+            story(
+                "ended", gpu(), outcome={"duration": 2.0, "killed": None, "signal": None, "exit_code": 0, "ended": 7}
+            ),
             [
                 HEAD + "ended",
                 "  GPU 1  used 5.0 GiB at most; request 4.0 GiB, limit 8.0 GiB",
@@ -150,7 +154,7 @@ def test_a_stopped_job_is_told_what_it_cannot_do_while_it_borrows(capsys, borrow
     assert ("cannot act when its loan is wanted back" in lines[3]) is borrows
 
 
-# ---- its end ------------------------------------------------------------------------------------------------
+# ---- its end --------------------------------------------------------------------------------------
 
 
 def outcome(**changes) -> dict:
@@ -190,7 +194,7 @@ def test_how_a_job_ended(ended, words):
     assert explain._ending(ended) == words
 
 
-# ---- the node -----------------------------------------------------------------------------------------------
+# ---- the node -------------------------------------------------------------------------------------
 
 
 def pressure(some: float, full: float, uuid: str = "GPU-1") -> dict:
@@ -214,7 +218,7 @@ def test_pressure_is_told_of_the_gpu_that_has_it(capsys):
     assert said(capsys, explain._print_now, now)[1] == f"{text}; for 1.5 s all jobs waited"
 
 
-# ---- messages -----------------------------------------------------------------------------------------------
+# ---- messages -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_messages_are_apart_by_an_empty_line(capsys, monkeypatch):
     found = [Found(MEANING, "one", []), Found(MEANING, "two", [])]
     monkeypatch.setattr("gpushare.message_catalog.messages_in", lambda lines: found)
     monkeypatch.setattr(explain, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    monkeypatch.setattr(explain, "open", lambda *_, **__: open(os.devnull), raising=False)
+    monkeypatch.setattr(explain, "open", lambda *_, **__: io.StringIO(), raising=False)
     explain._explain_input("table")
     out, err = capsys.readouterr()
     whole = "odd_code: {}\n\nIt is odd.\nWhat to do: Leave it.\n"

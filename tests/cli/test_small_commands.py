@@ -13,7 +13,7 @@ from fake_api import GIB, UUID, make_job
 from gpushare.cli import attach, daemon, logs, queued, resume, run, screen, shim_path, wait
 from gpushare.follower import OWN_GPUS, SUSPENDER
 
-# ---- other programs that take this one's place ----------------------------------------------------------
+# ---- other programs that take this one's place ----------------------------------------------------
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_service_has_all_words(gpushare, became, typed):
     assert became == [["-P", "-m", "gpushared.cluster", *typed]]
 
 
-# ---- the daemon -------------------------------------------------------------------------------------------
+# ---- the daemon -----------------------------------------------------------------------------------
 
 
 def job_of(id: str) -> dict:
@@ -126,7 +126,7 @@ def test_a_daemon_that_has_ended_already_or_is_another_users(gpushare, fake, sto
     assert err == ("" if code == 0 else f"gpushare: the daemon (pid {os.getpid()}) belongs to another user\n")
 
 
-# ---- jobs -------------------------------------------------------------------------------------------------
+# ---- jobs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suspender", [True, False])
@@ -173,7 +173,9 @@ def ended(how: str, exit: int | None) -> dict:
     return {"id": "17", "name": "train", "state": "ended", "started": 1.0, "ended": 3.0, "result": result}
 
 
-@pytest.mark.parametrize(("job", "status"), [(ended("done", 0), 0), (ended("failed", 3), 3), (ended("failed", -9), 137)])
+@pytest.mark.parametrize(
+    ("job", "status"), [(ended("done", 0), 0), (ended("failed", 3), 3), (ended("failed", -9), 137)]
+)
 def test_who_attaches_ends_as_the_job_does(gpushare, monkeypatch, job, status):
     asked = []
     monkeypatch.setattr(logs, "show", lambda name, **how: asked.append((name, how)) or job)
@@ -258,7 +260,7 @@ def test_an_end_in_time_counts_when_the_time_is_over(gpushare, waiting):
     assert gpushare("wait", "--time", "0s", "1", "2")[0] == 0
 
 
-# ---- reservations --------------------------------------------------------------------------------------------
+# ---- reservations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
@@ -284,7 +286,7 @@ def test_what_was_reserved_is_told_in_words_or_for_programs(gpushare, fake, monk
     assert (body["request"], body["lasting"], body["devices"]) == ("1Gi", 90, None)
 
 
-# ---- what is refused --------------------------------------------------------------------------------------------
+# ---- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,12 +313,14 @@ def test_what_contradicts_itself_is_refused(gpushare, environ, words, status, sa
 def test_the_library_that_is_not_built(gpushare, monkeypatch, tmp_path):
     monkeypatch.setattr(shim_path, "library", lambda: tmp_path / "none.so")
     code, out, err = gpushare("shim-path")
-    assert (code, out) == (1, "") and f"the preload library {tmp_path}/none.so is not there" in err and "make build" in err
+    assert (
+        (code, out) == (1, "") and f"the preload library {tmp_path}/none.so is not there" in err and "make build" in err
+    )
     (tmp_path / "none.so").touch()
     assert gpushare("shim-path") == (0, f"{tmp_path}/none.so\n", "")
 
 
-# ---- `run` -----------------------------------------------------------------------------------------------------
+# ---- `run` ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -341,7 +345,7 @@ def test_wait_may_come_without_a_time(typed, wait):
     words = run.command._complete_wait(list(typed))
     given = [word.removeprefix("--wait=") for word in words if word.startswith("--wait=")]
     if wait is None:
-        assert words == typed or given == [run.FOREVER] and typed == ["--wait"]
+        assert words == typed or (given == [run.FOREVER] and typed == ["--wait"])
         return
     text = given[0] if given else words[words.index("--wait") + 1]
     assert run._wait(None, None, text) == wait  # type: ignore[arg-type]
@@ -358,18 +362,14 @@ def test_how_many_gpus_are_asked_for(gpushare, monkeypatch, gpus, devices, numbe
     assert (asked[0].gpus, asked[0].devices, asked[0].command) == (number, devices, ["true"])
 
 
-@pytest.mark.parametrize(
-    ("words", "found"), [([], 0), (["-v"], 1), (["-vv"], 2), (["-q"], -1), (["-q", "-v"], -1)]
-)
+@pytest.mark.parametrize(("words", "found"), [([], 0), (["-v"], 1), (["-vv"], 2), (["-q"], -1), (["-q", "-v"], -1)])
 def test_how_much_is_told(gpushare, monkeypatch, words, found):
     asked = []
     monkeypatch.setattr("gpushare.launch.run", lambda options: asked.append(options.verbosity) or 0)
     assert gpushare("run", *words, "true")[0] == 0 and asked == [found]
 
 
-@pytest.mark.parametrize(
-    ("words", "flag"), [([], None), (["--require-daemon"], "1"), (["--no-require-daemon"], "0")]
-)
+@pytest.mark.parametrize(("words", "flag"), [([], None), (["--require-daemon"], "1"), (["--no-require-daemon"], "0")])
 def test_without_a_word_the_configuration_says_whether_a_daemon_is_needed(gpushare, monkeypatch, words, flag):
     asked = []
     monkeypatch.setattr("gpushare.launch.run", lambda options: asked.append(options.flags) or 0)
@@ -377,7 +377,7 @@ def test_without_a_word_the_configuration_says_whether_a_daemon_is_needed(gpusha
     assert asked[0]["GPUSHARE_REQUIRE_DAEMON"] == flag
 
 
-# ---- the demos ---------------------------------------------------------------------------------------------------
+# ---- the demos ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [[], ["--sim"]])
@@ -389,7 +389,7 @@ def test_the_demo_ends_as_it_went(gpushare, monkeypatch, words):
     assert gpushare("demo", "--queue")[0] == 3
 
 
-# ---- keys of a terminal -------------------------------------------------------------------------------------------
+# ---- keys of a terminal ---------------------------------------------------------------------------
 
 
 @pytest.fixture

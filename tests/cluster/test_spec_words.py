@@ -1,4 +1,4 @@
-"""What files say of nodes, queues, jobs and the policy, as the nouns that come of it: each key, its bounds, and what is refused."""
+"""What files say of nodes, queues, jobs and the policy: the noun that each key makes, its bounds, what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(read, text: str) -> tuple[str, str]:
     return caught.value.message, caught.value.hint or ""
 
 
-# ---- nodes ------------------------------------------------------------------------------------------------
+# ---- nodes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_nodes_that_are_refused(text, words, hint):
     assert message == f"c.yaml:1: {words}" and hint in way_out
 
 
-# ---- queues -------------------------------------------------------------------------------------------------
+# ---- queues ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,11 @@ def test_queues(text, found):
     ("text", "words", "hint"),
     [
         ("{quota: 1}", "name is missing", ""),
-        ("{name: a, quota: 50%}", "quota: '50%': a queue is promised GPUs, not a percentage", "write a number of GPUs: 4"),
+        (
+            "{name: a, quota: 50%}",
+            "quota: '50%': a queue is promised GPUs, not a percentage",
+            "write a number of GPUs: 4",
+        ),
         ("{name: a, limit: ' 50% '}", "limit: ' 50% ': a queue is promised GPUs, not a percentage", "4"),
         ("{name: a, quota: [1]}", "quota: a list is not a number of GPUs", "write 2, 0.25 or 25%"),
         ("{name: a, weight: -1}", "weight: '-1' is below 0", "of 1 and 3 the second gets three times as much"),
@@ -129,7 +133,7 @@ def test_queues_that_are_refused(text, words, hint):
     assert message == f"c.yaml:1: {words}" and hint in way_out
 
 
-# ---- the policy -----------------------------------------------------------------------------------------------
+# ---- the policy -----------------------------------------------------------------------------------
 
 
 SECONDS = ("grow_hold", "reserve_after", "retry_after", "back_off", "protect", "patience")
@@ -180,7 +184,7 @@ def test_each_number_of_the_policy_can_be_said():
     assert caught.value.hint == f"it takes {', '.join(one.name for one in fields(Policy))}"
 
 
-# ---- jobs -----------------------------------------------------------------------------------------------------
+# ---- jobs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +252,10 @@ def test_jobs_that_are_refused(said, words, hint):
         ("priority: 2147483648", {"priority": 2**31}),
         ("min_runtime: 90s", {"min_runtime": 90.0}),
         ("checkpoint_every: 1h", {"checkpoint_every": 3600.0}),
-        *((f"{name}: {str(not usual).lower()}", {name: not usual}) for name, usual in (("preemptible", True), ("wait", True), ("backfill", True), ("movable", False))),
+        *(
+            (f"{name}: {str(not usual).lower()}", {name: not usual})
+            for name, usual in (("preemptible", True), ("wait", True), ("backfill", True), ("movable", False))
+        ),
         (
             "pool: p, type: [a, b], node: [n], labels: {k: v}",
             {"selector": Selector(("p",), ("a", "b"), (("k", "v"),), ("n",))},
@@ -284,11 +291,14 @@ def test_a_series_comes_one_after_the_other():
     assert found == [("j4", 5.0, 1.0), ("j5", 15.0, 1.0), ("j6", 25.0, 1.0)]
 
 
-# ---- traces -----------------------------------------------------------------------------------------------------
+# ---- traces ---------------------------------------------------------------------------------------
 
 
 LINES = {
-    "t.jsonl": '{"name": "a", "queue": "q", "at": 3, "gpus": 2}\n\n  \n{"name": "b", "queue": "q", "preemptible": false}\n',
+    "t.jsonl": """{"name": "a", "queue": "q", "at": 3, "gpus": 2}
+
+  \n{"name": "b", "queue": "q", "preemptible": false}
+""",
     "t.csv": " name ,queue,at,gpus,preemptible\na,q, 3 ,2,\n\nb,q,,,false\n",
 }
 
@@ -322,7 +332,7 @@ def test_traces_that_are_refused(tmp_path: Path, name, text, words):
     assert caught.value.message.startswith(f"{path}{words}")
 
 
-# ---- jobs that run already ---------------------------------------------------------------------------------------
+# ---- jobs that run already ------------------------------------------------------------------------
 
 
 def seats(*nodes: Node) -> Seats:
@@ -341,14 +351,20 @@ TWO = Node("n", 2, 80 * GIB)
 
 def test_jobs_that_run_already_take_the_fullest_gpu_that_has_room():
     found = seated(
-        "[{name: a, queue: q, gpus: 0.5, on: n}, {name: b, queue: q, gpus: 0.25, on: n}, {name: c, queue: q, on: n}]", TWO
+        "[{name: a, queue: q, gpus: 0.5, on: n}, {name: b, queue: q, gpus: 0.25, on: n}, {name: c, queue: q, on: n}]",
+        TWO,
     )
     assert [(event.job.id, event.places[0].gpus) for event, _ in found] == [("a", (0,)), ("b", (0,)), ("c", (1,))]
 
 
 @pytest.mark.parametrize(
     ("said", "since", "rung", "duration"),
-    [("", 100.0, 0, None), ("ran: 30s", 70.0, 0, None), ("duration: 5s", 100.0, 0, 5.0), ("ladder: [1, 0.5], rung: 1", 100.0, 1, None)],
+    [
+        ("", 100.0, 0, None),
+        ("ran: 30s", 70.0, 0, None),
+        ("duration: 5s", 100.0, 0, 5.0),
+        ("ladder: [1, 0.5], rung: 1", 100.0, 1, None),
+    ],
 )
 def test_since_when_they_run_and_on_which_rung(said, since, rung, duration):
     ((event, lasts),) = seated(f"{{name: a, queue: q, on: n, {said}}}", TWO)

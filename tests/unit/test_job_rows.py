@@ -1,4 +1,4 @@
-"""The lines of `gpushare ps` and `top`: each has a cell for each column, whatever job, reservation or program it is of."""
+"""The lines of `gpushare ps` and `top`: a cell for each column, whatever job, reservation or program it is of."""
 
 from __future__ import annotations
 
@@ -65,7 +65,17 @@ def test_each_line_has_a_cell_for_each_column(monkeypatch, wide, ended):
     assert [one["STATE"] for one in cells[6:8]] == ["reserved"] * 2
     assert cells[0]["COMMAND"] == "python 'a b.py'" and cells[6]["COMMAND"] == ""
     if wide:
-        assert [one["UUID"] for one in cells] == ["-", "GPU-0", "GPU-0", "GPU-1", "GPU-0", "-", "GPU-0", "GPU-1", "GPU-3"]
+        assert [one["UUID"] for one in cells] == [
+            "-",
+            "GPU-0",
+            "GPU-0",
+            "GPU-1",
+            "GPU-0",
+            "-",
+            "GPU-0",
+            "GPU-1",
+            "GPU-3",
+        ]
         assert [one["PRIORITY"] for one in cells] == ["7"] * 6 + ["-"] * 3
         assert cells[-1]["GPU HEALTH"] == "sick" and cells[-1]["COMMAND"] == "x"
         assert not any(column.spare for column in columns), "all of it"

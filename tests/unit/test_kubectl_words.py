@@ -80,11 +80,13 @@ def claim(name: str, *, allocated: bool = False, used: str | None = None) -> dic
         status["allocation"] = {"devices": {}}
     if used:
         words = [{"message": used}]
-        status["devices"] = [{"driver": "gpushare.dev", "pool": "n1", "device": "g0", "conditions": words, "data": {"x": 1}}]
+        status["devices"] = [
+            {"driver": "gpushare.dev", "pool": "n1", "device": "g0", "conditions": words, "data": {"x": 1}}
+        ]
     return {"metadata": {"name": name, "namespace": "team-a"}, "status": status, "spec": {}}
 
 
-# ---- one pod -------------------------------------------------------------------------------------------
+# ---- one pod --------------------------------------------------------------------------------------
 
 
 def test_each_claim_of_a_pod_is_told(server, shown):
@@ -176,11 +178,15 @@ def test_the_queue_of_a_pod(server, shown, status, words):
     kept(server, pod())
     amounts = {"held": "1", "share": "2", "running": 5, "waiting": 6}
     spec = {"quota": 3, "limit": 4}
-    server.objects[f"{names.QUEUES}/vision"] = {"metadata": {"name": "vision"}, "spec": spec, "status": {**amounts, **status}}
+    server.objects[f"{names.QUEUES}/vision"] = {
+        "metadata": {"name": "vision"},
+        "spec": spec,
+        "status": {**amounts, **status},
+    }
     assert f"queue {words}" in [" ".join(line.split()) for line in shown("explain", "train")]
 
 
-# ---- lists -----------------------------------------------------------------------------------------------
+# ---- lists ----------------------------------------------------------------------------------------
 
 
 def test_pods_that_wait_come_last_and_the_older_first(server, shown):
@@ -266,4 +272,11 @@ def test_a_loan_as_json(server, shown):
     server.objects[names.CLAIMS] = [used("train", 30 * GIB, 24 * GIB, 6 * GIB)]
     (loan,) = json.loads("\n".join(shown("borrowers", "--json")))["loans"]
     amounts = {"request": 24 * GIB, "limit": 60 * GIB, "usage": 30 * GIB, "loan": 6 * GIB}
-    assert loan == {"node": "n1", "device": "g0", "who": "team-a/train", **amounts, "state": "asked back", "idle_there": []}
+    assert loan == {
+        "node": "n1",
+        "device": "g0",
+        "who": "team-a/train",
+        **amounts,
+        "state": "asked back",
+        "idle_there": [],
+    }

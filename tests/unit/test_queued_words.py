@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -131,7 +132,7 @@ class TestTail:
         assert tail.read() == b"a\n"
         log.rename(tmp_path / "log.1")
         log.write_bytes(b"lost\n")
-        descriptors = len(os.listdir("/proc/self/fd"))
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
 
         def gone(path, _flags):
             path.unlink()
@@ -143,7 +144,7 @@ class TestTail:
         assert tail.read() == b""
         log.write_bytes(b"c\n")
         assert tail.read() == b"c\n" and tail.read() == b""
-        assert len(os.listdir("/proc/self/fd")) == descriptors, "each is closed when the next is opened"
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors, "each is closed when the next is opened"
 
 
 class Service:

@@ -1,4 +1,4 @@
-"""An engine that is made of a runner and of records: what it shows of both, and what it passes on. How a job has ended."""
+"""An engine made of a runner and of records: what it shows of both and what it passes on. How a job has ended."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def hosted(**entries: Any) -> tuple[Hosted, Runner, Jobs]:
     return Hosted(runner, jobs, 7), runner, jobs  # type: ignore[arg-type]
 
 
-# ---- what it shows -----------------------------------------------------------------------------------------
+# ---- what it shows --------------------------------------------------------------------------------
 
 
 def test_it_leads_with_its_term():
@@ -106,7 +106,9 @@ def test_a_job_is_as_the_records_have_it(changes, held, ended):
     assert (job.attempt, job.tasks) == (0, ())
 
 
-@pytest.mark.parametrize(("cordons", "cordoned", "draining"), [({}, False, False), ({"n": False}, True, False), ({"n": True}, True, True)])
+@pytest.mark.parametrize(
+    ("cordons", "cordoned", "draining"), [({}, False, False), ({"n": False}, True, False), ({"n": True}, True, True)]
+)
 def test_the_records_say_where_nothing_may_start(cordons, cordoned, draining):
     one, _, jobs = hosted()
     jobs.cordons = cordons
@@ -126,7 +128,7 @@ def test_tasks_of_unknown_jobs_are_programs_of_others():
     assert [job.job.id for job in one.snapshot().jobs] == ["a"]
 
 
-# ---- commands --------------------------------------------------------------------------------------------------
+# ---- commands -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_an_eviction_is_passed_on():
     assert len(runner.told) == 1, "the service answers by itself"
 
 
-# ---- how a job has ended ------------------------------------------------------------------------------------------
+# ---- how a job has ended --------------------------------------------------------------------------
 
 
 def done(number: int = 0, exit: int | None = 0, **more: Any) -> SeenTask:
@@ -194,7 +196,7 @@ def test_how_a_job_has_ended(groups, tasks, result):
     assert outcome(Job("j", "q", groups), tasks) == result
 
 
-# ---- by name -----------------------------------------------------------------------------------------------------
+# ---- by name --------------------------------------------------------------------------------------
 
 
 def test_engines_have_names():
@@ -208,7 +210,9 @@ def test_engines_have_names():
     assert caught.value.hint == "there are: memory, local, kubernetes, slurm"
 
 
-@pytest.mark.parametrize(("name", "told"), [("gpushare.cluster.engines.paced", True), ("gpushare", True), ("yaml", False), (None, False)])
+@pytest.mark.parametrize(
+    ("name", "told"), [("gpushare.cluster.engines.paced", True), ("gpushare", True), ("yaml", False), (None, False)]
+)
 def test_an_engine_that_is_left_out_is_told_apart_from_one_that_lacks_something(monkeypatch, name, told):
     def missing(_module):
         raise ModuleNotFoundError("no", name=name)

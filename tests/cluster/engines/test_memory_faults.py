@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -36,7 +37,9 @@ class Driven(Memory):
     def starts(self, *places: Place, name: str = "j", attempt: int = 1, rung: int = 0, token: Any = None) -> Any:
         return self.start(Start(name, attempt, places or (place(),), rung), token or self.token())
 
-    def stops(self, *tasks: tuple[int, int], grace: float = 0.0, again: bool = True, attempt: int = 1, token: Any = None) -> Any:
+    def stops(
+        self, *tasks: tuple[int, int], grace: float = 0.0, again: bool = True, attempt: int = 1, token: Any = None
+    ) -> Any:
         return self.evict(Evict("j", attempt, tasks or ((0, 0),), grace, again), token or self.token())
 
     def phases(self, name: str = "j") -> list[str]:
@@ -47,7 +50,7 @@ def driven(**faults: float) -> Driven:
     return Driven(**faults).with_job()
 
 
-# ---- without faults -------------------------------------------------------------------------------------------
+# ---- without faults -------------------------------------------------------------------------------
 
 
 def test_a_task_starts_runs_for_its_time_and_is_done():
@@ -130,7 +133,9 @@ def test_a_cancelled_job_stops_at_once_and_does_not_start_again():
     assert one.phases() == ["stopping"] and one.starts() == Gone()
     one.tick()
     assert one.phases() == []
-    assert one.starts(name="other") == Gone() and one.evict(Evict("other", 1, ((0, 0),), 0.0, True), one.token()) == Gone()
+    assert (
+        one.starts(name="other") == Gone() and one.evict(Evict("other", 1, ((0, 0),), 0.0, True), one.token()) == Gone()
+    )
 
 
 def test_a_late_or_doubled_command_does_nothing():
@@ -187,7 +192,7 @@ def test_programs_of_others_hold_their_bytes():
     assert one.snapshot().nodes[0].foreign == ()
 
 
-# ---- who leads -----------------------------------------------------------------------------------------------------
+# ---- who leads ------------------------------------------------------------------------------------
 
 
 def test_one_leads_until_its_time_is_over():
@@ -210,7 +215,7 @@ def test_a_watch_lets_time_pass():
     assert one.now == 8.0
 
 
-# ---- nodes -------------------------------------------------------------------------------------------------------------
+# ---- nodes ----------------------------------------------------------------------------------------
 
 
 def test_a_node_that_is_lost_has_nothing_left_and_one_that_is_silent_keeps_it():
@@ -238,7 +243,7 @@ def test_nodes_have_trouble_of_all_kinds_and_come_back():
         one.tick()
         seen.append(one.nodes["n"].state)
     assert set(seen) == {"ready", "unknown", "lost"}
-    changes = set(zip(seen, seen[1:], strict=False))
+    changes = set(pairwise(seen))
     assert ("ready", "lost") not in changes and ("ready", "unknown") in changes and ("unknown", "ready") in changes
     assert seen.count("lost") < seen.count("unknown")
 
@@ -254,7 +259,7 @@ def test_what_ran_on_a_node_that_is_lost_by_fate_is_gone():
     raise AssertionError("never lost")
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
+# ---- faults ---------------------------------------------------------------------------------------
 
 
 def tried(one: Driven, number: int = 60) -> list[str]:
@@ -381,13 +386,17 @@ def test_programs_of_others_take_what_is_free_and_leave_it_again():
         one.tick()
         taken |= {(gpu, used) for gpu, used in one.nodes["n"].foreign.items()}
     assert {gpu for gpu, _ in taken} == {0, 1, 2, 3}
-    assert {used for gpu, used in taken if gpu == 0} == {0, 40, 20} and {used for gpu, used in taken if gpu} == {0, 100, 50}
+    assert {used for gpu, used in taken if gpu == 0} == {0, 40, 20} and {used for gpu, used in taken if gpu} == {
+        0,
+        100,
+        50,
+    }
     one.faults = Faults()
     one.tick()
     assert one.nodes["n"].foreign == {}
 
 
-# ---- the judge ----------------------------------------------------------------------------------------------------------
+# ---- the judge ------------------------------------------------------------------------------------
 
 
 def test_what_jobs_hold_of_each_gpu():

@@ -50,7 +50,7 @@ def phases(one: Paced) -> dict[str, list[str]]:
     return {name: [task.phase for task in tasks] for name, tasks in one.tasks().items()}
 
 
-# ---- what is asked ------------------------------------------------------------------------------------
+# ---- what is asked --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"seed": 3}, dict.fromkeys(FAULTS, 0.5), {"seed": "4", "lost": "0.5"}])
@@ -66,7 +66,16 @@ def test_a_setting_that_there_is_not(clock):
 
 @pytest.mark.parametrize(
     "run",
-    [{}, {"duration": 0}, {"duration": 1.5}, {"duration": inf}, {"exit": 0}, {"exit": 255}, {"exit": -255}, {"other": 1}],
+    [
+        {},
+        {"duration": 0},
+        {"duration": 1.5},
+        {"duration": inf},
+        {"exit": 0},
+        {"exit": 255},
+        {"exit": -255},
+        {"other": 1},
+    ],
 )
 def test_what_it_can_run(clock, run):
     engine(clock).check(record(**run))
@@ -75,7 +84,10 @@ def test_what_it_can_run(clock, run):
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        *(({"duration": bad}, f"run.duration: {bad!r} is not a number of seconds") for bad in (-1, -0.5, float("nan"), True, "5", None)),
+        *(
+            ({"duration": bad}, f"run.duration: {bad!r} is not a number of seconds")
+            for bad in (-1, -0.5, float("nan"), True, "5", None)
+        ),
         *(({"exit": bad}, f"run.exit: {bad!r} is not an exit status") for bad in (256, -256, 1.0, True, "0", None)),
     ],
 )
@@ -89,7 +101,7 @@ def test_it_has_the_nodes_of_the_file(clock):
     assert [(seen.node, seen.state) for seen in engine(clock).nodes()] == [(node, "ready") for node in NODES]
 
 
-# ---- time ------------------------------------------------------------------------------------------------
+# ---- time -----------------------------------------------------------------------------------------
 
 
 def test_a_task_begins_runs_and_ends_by_the_clock(clock):
@@ -150,7 +162,7 @@ def test_it_stands_still_while_the_clock_does(clock):
     assert phases(one) == {"j": ["running"]}
 
 
-# ---- watching ----------------------------------------------------------------------------------------------
+# ---- watching -------------------------------------------------------------------------------------
 
 
 class Waits:
