@@ -240,6 +240,15 @@ def test_a_claim_is_the_webhook_s_alone_and_stays_as_it_is(cluster, webhook, ten
 
 
 @NEWER
+def test_annotations_of_a_container_give_a_claim_and_what_asks_for_nothing_none(cluster, webhook, tenant):
+    of_main = "nvidia.com/container.main"
+    stored = made(tenant, "kai", annotations={f"{of_main}.gpu-memory.request": "1Gi", CLAIM: '{"memory": "9Gi"}'})
+    assert json.loads(stored["metadata"]["annotations"][CLAIM]) == {"memory": "1Gi"}
+    for name in ("gpus.devices", "gpu-memory.other"):
+        refused(tenant, "only gpushare's webhook writes", "own", annotations={f"{of_main}.{name}": "0", CLAIM: "{}"})
+
+
+@NEWER
 @pytest.mark.parametrize(
     ("why", "spec"),
     [

@@ -423,13 +423,18 @@ ANY = st.recursive(
     max_leaves=8,
 )
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+OF_A_CONTAINER = [
+    "nvidia.com/container.main.gpu-memory.request",
+    "nvidia.com/container.main.gpu-memory.limit",
+    "kai.scheduler/container.main.gpu-memory.portion.limit",
+]
 SHARES = st.none() | st.sampled_from(["0.1", "50%", 1, "0.75"])
 LIMITS = st.fixed_dictionaries({name: SHARES for name in FIELDS})
 
 
 @MANY
 @given(
-    st.dictionaries(st.sampled_from([*ANNOTATIONS, "other"]), AMOUNTS, max_size=5),
+    st.dictionaries(st.sampled_from([*ANNOTATIONS, *OF_A_CONTAINER, "other"]), AMOUNTS, max_size=5),
     st.none() | AMOUNTS,
     LIMITS,
     st.sampled_from([BIG, {}, {"size": "small"}, {"size": "none"}]),
@@ -444,7 +449,7 @@ def test_any_annotations_give_a_claim_that_is_read_or_a_refusal(annotations, val
     except UsageError as error:
         assert error.message
         return
-    assert (found is None) == (not set(annotations) & set(ANNOTATIONS))
+    assert (found is None) == (not set(annotations) & {*ANNOTATIONS, *OF_A_CONTAINER})
     if found is None:
         return
     after = patched(one, found[1])

@@ -137,6 +137,23 @@ def test_the_server_asks_and_the_template_is_there(cluster, server, webhook, rec
     assert names(server) == []
 
 
+def test_the_server_sends_pods_with_annotations_of_a_container(cluster, server, webhook):
+    admitted(server, "earlier")
+    known = names(server)
+    container = "nvidia.com/container.main"
+    create(server, "kai", {f"{container}.gpu-memory.request": "3Gi", f"{container}.gpu-compute.mode": "time-slicing"})
+    (name,) = set(names(server)) - set(known)
+    found = server.ask("GET", f"{TEMPLATES}/{name}")["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    assert found["capacity"]["requests"]["memory"] == "3Gi"
+    with pytest.raises(Answer, match=r"denied the request: annotations .*main.* and .*side.* are about two containers"):
+        create(
+            server, "two", {f"{container}.gpu-memory.limit": "3Gi", "nvidia.com/container.side.gpu-memory.request": "1"}
+        )
+    create(server, "other", {"nvidia.com/container.main.gpus.devices": "0"})
+    for pod_name in ("earlier", "kai", "other"):
+        server.ask("DELETE", f"{PODS}/{pod_name}", {"gracePeriodSeconds": 0})
+
+
 def test_a_pod_is_refused_while_the_webhook_is_away(cluster, server, webhook):
     admitted(server, "before")
     assert webhook.end() == 0

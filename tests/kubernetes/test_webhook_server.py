@@ -16,6 +16,7 @@ from kube_stage import until
 from webhook_cases import cluster, pod
 from webhook_stage import (
     CONFIGURATION,
+    DEPLOY,
     SECRET,
     TEMPLATES,
     Webhook,
@@ -31,6 +32,7 @@ from gpushare.kubernetes.webhook import serve
 from gpushare.kubernetes.webhook.asked import ANNOTATIONS
 from gpushare.kubernetes.webhook.limits import Rules
 from gpushare.kubernetes.webhook.makers import Templates
+from gpushare.kubernetes.webhook.of_container import ASKS
 from gpushare.kubernetes.webhook.review import claimed
 from gpushare.kubernetes.webhook.template import USED
 
@@ -320,7 +322,9 @@ def test_the_manifests_are_a_whole():
     }
     assert webhook["failurePolicy"] == "Fail" and webhook["sideEffects"] == "NoneOnDryRun"
     expression = webhook["matchConditions"][0]["expression"]
-    assert tuple(re.findall(r'"([^"]+)"', expression)) == (*ANNOTATIONS, CLAIM)
+    assert tuple(re.findall(r'"([^"]+)"', expression)) == (*ANNOTATIONS, CLAIM, ASKS)
+    marks = (DEPLOY.parent / "scheduler" / "marks.yaml").read_text()
+    assert f'name.matches("{ASKS}")' in marks, "such pods have a claim of the webhook's"
 
 
 def test_the_manifest_s_command_is_taken(api, tmp_path):

@@ -4,6 +4,7 @@ A pod with `gpu-fraction`, `gpu-memory` and the like is sent here before it is s
 ResourceClaimTemplate is made on the way, or is refused with one sentence.
 
     asked.py         what a pod's annotations say        limits.py    what queues allow
+    of_container.py  those of a single container, KAI's
     sizes.py         how large the GPUs are              share.py     request and limit of its claim
     template.py      the template, and the patch         review.py    questions and answers of the API server
     certificates.py  CA and certificate                  keeper.py    who keeps them, and tells the API server

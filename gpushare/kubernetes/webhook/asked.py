@@ -7,7 +7,8 @@
     gpushare.dev/budget: '{"grace": "30s"}'   what a Budget says beside the limit; ours, and not theirs
 
 The variable RUNAI_GPU_MEMORY_LIMIT of that container is a limit, too. Request and limit are both parts of a GPU, or
-both amounts; a limit of `1` is the whole GPU for either.
+both amounts; a limit of `1` is the whole GPU for either. KAI's annotations of a single container say the same
+(of_container.py); amounts in these are Kubernetes', so a number without a unit is bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import QuantityError, UsageError
+from gpushare.kubernetes import amounts
 from gpushare.kubernetes.budget import read as read_budget
 from gpushare.kubernetes.fields import json_object
 from gpushare.kubernetes.names import API, BUDGET, DRIVER
+from gpushare.kubernetes.webhook import of_container
+from gpushare.kubernetes.webhook.of_container import OfContainer
 from gpushare.quantity import MAX, SHARE_PARTS, Dialect, Kind, Quantity
 
 __all__ = ["ANNOTATIONS", "Asked", "read"]
@@ -71,26 +75,43 @@ class Asked:
 def read(pod: Mapping[str, Any]) -> Asked | None:
     """None: it has none of these annotations. Raises UsageError, which names the annotation."""
     found = pod["metadata"].get("annotations") or {}
-    said = {name: str(found[name]) for name in ANNOTATIONS if name in found}
+    own = of_container.read(found)
+    names = [name for name in ANNOTATIONS if name in found] + ([*own.names.values()] if own else [])
+    said = {name: str(found[name]) for name in names}
     if not said:
         return None
-    requests = [name for name in (FRACTION, MEMORY) if name in said]
+    requests = [name for name in (FRACTION, MEMORY, own and own.request) if name in said]
     if not requests:
         name = next(iter(said))
         raise UsageError(f"annotation {name} stands alone", hint=f"add {FRACTION} or {MEMORY}, which say the request")
-    if len(requests) == 2:
-        raise UsageError(f"annotations {FRACTION} and {MEMORY} both say the request", hint="keep one of them")
+    if len(requests) > 1:
+        raise UsageError(f"annotations {requests[0]} and {requests[1]} both say the request", hint="keep one of them")
     (name,) = requests
+    assert name is not None
     _check_whole_gpus(pod["spec"], name)
     kind = Kind.SHARE if name == FRACTION else Kind.BYTES
-    request = _amount(f"annotation {name}", said[name], kind)
-    container = _container(pod["spec"], said.get(CONTAINER))
+    request = _said(name, said[name], kind)
+    container = _container(pod["spec"], said.get(CONTAINER), own)
     shown = f"{name} {said[name]}"
-    limit, limit_said = _limit(name, said, pod["spec"][container[0]][container[1]], kind)
+    limit, limit_said = _limit(name, said, pod["spec"][container[0]][container[1]], kind, own)
     if limit is not None and limit.kind is kind and limit.value < request.value:
         raise UsageError(f"{limit_said} is below {shown}", hint="raise the limit, or leave it out")
     budget = _budget(str(found.get(BUDGET_SAID) or "{}"))
     return Asked(request, shown, limit, limit_said, _count(said.get(COUNT, "1")), container, budget)
+
+
+def _said(name: str, text: str, kind: Kind) -> Quantity:
+    """Of an annotation."""
+    where = f"annotation {name}"
+    if name in ANNOTATIONS or kind is Kind.SHARE:
+        return _amount(where, text, kind)
+    try:
+        found = amounts.parse(text)
+    except QuantityError as error:
+        raise UsageError(f"{where}: {error.message}", hint=error.hint) from None
+    if not 0 < found < 2**63:
+        raise UsageError(f"{where}: {_shown(text)} is not an amount of memory", hint="write 8Gi or 1536Mi")
+    return Quantity(Kind.BYTES, found, text)
 
 
 def _amount(where: str, text: str, kind: Kind, dialect: Dialect | None = None) -> Quantity:
@@ -106,30 +127,44 @@ def _amount(where: str, text: str, kind: Kind, dialect: Dialect | None = None) -
     return found
 
 
-def _limit(name: str, said: Mapping[str, str], container: Mapping[str, Any], kind: Kind) -> tuple[Quantity | None, str]:
+def _limit(
+    name: str, said: Mapping[str, str], container: Mapping[str, Any], kind: Kind, own: OfContainer | None
+) -> tuple[Quantity | None, str]:
     """The limit, and what says it."""
-    other = next(one for one in LIMITS if one != name)
-    for wrong in LIMITS[other]:
-        if wrong in said:
-            raise UsageError(f"annotation {wrong} is not the limit of {name}", hint=f"write {LIMITS[name][0]}")
-    found: list[tuple[str, str, Dialect | None]] = [
-        (f"annotation {one}", said[one], None) for one in LIMITS[name] if one in said
-    ]
+    of_own = own and (own.portion if name == FRACTION else own.limit)
+    mine = [*LIMITS.get(name, ()), *([of_own] if of_own else [])]
+    all_limits = [*LIMITS[FRACTION], *LIMITS[MEMORY], *(one for one in (own and own.portion, own and own.limit) if one)]
+    for wrong in all_limits:
+        if wrong in said and wrong not in mine:
+            raise UsageError(f"annotation {wrong} is not the limit of {name}", hint=f"write {_limit_for(name)}")
+    read = [(_limit_of(one, said[one], kind), f"annotation {one} {_shown(said[one])}") for one in mine if one in said]
     variable = _variable(container)
     if variable:
-        found.append((f"variable {VARIABLE}", variable, Dialect.RUNAI))
-    read = [(_limit_of(where, text, kind, dialect), f"{where} {_shown(text)}") for where, text, dialect in found]
+        where = f"variable {VARIABLE}"
+        read.append((_limit_of_variable(where, variable, kind), f"{where} {_shown(variable)}"))
     if len({limit for limit, _ in read}) > 1:
         raise UsageError(f"{read[0][1]} and {read[-1][1]} are two limits", hint="keep one of them")
     return read[0] if read else (None, "")
 
 
-def _limit_of(where: str, text: str, kind: Kind, dialect: Dialect | None) -> Quantity:
-    """`1` is the whole GPU in Run:ai's variable, whatever the request is."""
-    if text.strip() == "max" or (dialect is Dialect.RUNAI and text.strip() in ("1", "1.0")):
+def _limit_for(name: str) -> str:
+    """The annotation that says the limit beside that one."""
+    return LIMITS[name][0] if name in LIMITS else name.replace(".request", ".limit")
+
+
+def _limit_of(name: str, text: str, kind: Kind) -> Quantity:
+    """All of it is the whole GPU."""
+    if text.strip() == "max" and name in ANNOTATIONS:
         return MAX
-    found = _amount(where, text, kind, dialect)
+    found = _said(name, text, kind)
     return MAX if found.kind is Kind.SHARE and found.value == SHARE_PARTS else found
+
+
+def _limit_of_variable(where: str, text: str, kind: Kind) -> Quantity:
+    """`1` is the whole GPU, whatever the request is."""
+    if text.strip() in ("max", "1", "1.0"):
+        return MAX
+    return _amount(where, text, kind, Dialect.RUNAI)
 
 
 def _variable(container: Mapping[str, Any]) -> str:
@@ -159,7 +194,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _container(spec: Mapping[str, Any], name: str | None) -> tuple[str, int]:
+def _container(spec: Mapping[str, Any], name: str | None, own: OfContainer | None) -> tuple[str, int]:
+    said, hint = CONTAINER, "name one, or leave it out for the first"
+    if own is not None:
+        said = next(iter(own.names.values()))
+        if name not in (None, own.container):
+            raise UsageError(
+                f"annotation {CONTAINER} is {_shown(str(name))}, and annotation {said} is of another", hint="name one"
+            )
+        name, hint = own.container, "name one of its containers"
     if name is None:
         return "containers", 0
     for kind in ("containers", "initContainers"):
@@ -167,8 +210,8 @@ def _container(spec: Mapping[str, Any], name: str | None) -> tuple[str, int]:
             if one.get("name") == name:
                 return kind, index
     raise UsageError(
-        f"annotation {CONTAINER}: the pod has no container {_shown(name)}",
-        hint="name one, or leave it out for the first",
+        f"annotation {said}: the pod has no container {_shown(name)}",
+        hint=hint,
     )
 
 
