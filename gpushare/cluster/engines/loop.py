@@ -153,7 +153,7 @@ class Loop:
             try:
                 self.step()
             except (Unanswered, Deposed) as error:
-                log.warning("this round was not finished: %s", error or type(error).__name__)
+                log.warning("this round was not finished: %s", str(error) or type(error).__name__)
             wake, now = self.ledger.allocator.next_wake, self.ledger.at(self.clock())
             self.engine.watch(POLL if wake is None else min(POLL, max(0.0, wake - now)))
 
