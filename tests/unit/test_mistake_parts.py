@@ -1,4 +1,4 @@
-"""The parts that hints for mistyped lines are made of: each condition by itself (tests/cli/mistakes.txt has whole lines)."""
+"""The parts of hints for mistyped lines: each condition by itself (tests/cli/mistakes.txt has whole lines)."""
 
 from __future__ import annotations
 
