@@ -1,4 +1,4 @@
-"""Each check of a scenario, where it holds and where it fails: what is said then, word for word. And what actions do."""
+"""Each check of a scenario, where it holds and where it fails, word for word. And what each action does."""
 
 from __future__ import annotations
 
