@@ -199,7 +199,7 @@ class Views:
         known |= {record.pid for record in gpu.returning.values()}
         found = foreign_processes(sample.by_pid if sample is not None else None, known)
         for one in found:
-            job = self.shell.core.jobs.get(one["job"] or "")
+            job = None if one["job"] is None else self.shell.core.jobs.get(one["job"])
             if job is not None and job.spec.observe and job.spec.uid == one["uid"]:
                 one["reason"] = "observed"
             if not viewer.may_see(one["uid"]):

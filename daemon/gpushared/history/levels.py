@@ -180,7 +180,6 @@ class Steps:
                     yield self._point(series, found)
                     if found.now is None and not found.known:
                         del self._sums[series]
-                        continue
                     # The present value holds in the next step: a point is needed only if it differs from this mean.
                     found.changed = not self._is_steady(found)
                 found.begin()
