@@ -97,11 +97,11 @@ static uint64_t estimate_array(uint64_t width, uint64_t height, uint64_t depth, 
     return finish(&charge, result, *array)
 
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
-    CREATE(cuArrayCreate, 0, 0);
+    CREATE(cuArrayCreate, 1, 0);
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
-    CREATE(cuArrayCreate_v2, 0, 0);
+    CREATE(cuArrayCreate_v2, 1, 0);
 }
 
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {

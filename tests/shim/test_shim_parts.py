@@ -13,7 +13,7 @@ import pytest
 PARTS = (
     *("packet", "device", "graph_pool", "pool", "limit", "copies", "stream"),
     *("block", "charge", "linear", "async", "account", "python"),
-    *("gate", "client", "array", "vmm", "trim", "info", "context", "graph", "nvml", "borrower"),
+    *("gate", "client", "array", "vmm", "trim", "info", "context", "graph", "nvml", "borrower", "thread"),
 )
 STRICT = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
