@@ -275,7 +275,14 @@ static void bindings_end(void) {
         REQUIRE(lines[0].multicast == 0);
     }
     REQUIRE(binding_count <= 3); /* places are used again */
-    at_fork();
+    uint32_t number;
+    REQUIRE(gs_reserve(&lines[0], 1) && gs_block_add(77, &gs_gpus[0], 1) && gs_block_find(77, &number, true));
+    REQUIRE(gs_mapping_add(4096, number, 2 * GS_UNIT_BYTES) && gs_mapping_find(4096, &number));
+    bindings_lock.held = 1;
+    at_fork(); /* all of it is the parent's */
+    REQUIRE(!gs_mapping_find(4096, &number) && !gs_block_find(77, &number, false) && bindings_lock.held == 0);
+    REQUIRE(bindings[0].used == 0 && gs_mapping_add(4096, 0, 1) && gs_mapping_take(4096, &number));
+    gs_release(&lines[0], 1);
     REQUIRE(binding_count == 0 && chunk_count == 0 && chunks[0] == NULL && free_lists[0].left == 0);
 }
 

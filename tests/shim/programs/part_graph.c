@@ -536,6 +536,8 @@ static void fork_forgets(void) {
     CUgraphExec exec = on_two_gpus(1, 0);
     needs_lock.held = 1;
     at_fork();
+    struct gs_entry entry;
+    REQUIRE(!gs_table_find(&execs, (uint64_t)(uintptr_t)exec, &entry));
     REQUIRE(exec_count == 0 && need_count == 0 && first_free == 0 && chunks[0] == NULL && needs_lock.held == 0);
     REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && pool[0].enters == 0);
 }
