@@ -72,7 +72,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     struct heap heap;
     size_t told;
     bool taken = limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
-    if (!taken || !gs_on() || !gs_place_current(&place) || place.gpu == NULL || place.context == 0 ||
+    if (!gs_on() || !taken || !gs_place_current(&place) || place.gpu == NULL || place.context == 0 ||
         !look_up(&place, limit, &heap))
         return gs_driver.cuCtxSetLimit(limit, value);
     uint32_t wanted = units_for(&heap, value), growth = wanted > heap.units ? wanted - heap.units : 0;

@@ -153,13 +153,13 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream
 /* Without a pool it is an error, and the driver's to say. */
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
     struct request request = {&legacy, pointer, size, pool, stream};
-    return pool != NULL && is_counted(&legacy, stream) ? allocate(&request)
+    return is_counted(&legacy, stream) && pool != NULL ? allocate(&request)
                                                        : gs_driver.cuMemAllocFromPoolAsync(pointer, size, pool, stream);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
     struct request request = {&per_thread, pointer, size, pool, stream};
-    return pool != NULL && is_counted(&per_thread, stream)
+    return is_counted(&per_thread, stream) && pool != NULL
                ? allocate(&request)
                : gs_driver.cuMemAllocFromPoolAsync_ptsz(pointer, size, pool, stream);
 }
