@@ -558,6 +558,29 @@ static void texts(void) {
     REQUIRE(strlen(gs_text_ended(&one.text)) == sizeof one.text.bytes - 1 && one.behind[0] == 'b');
 }
 
+/* One message a second of each kind, then how many were held back; a child counts afresh. */
+static void held_back(void) {
+    clock_ms += 5000;
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "first");
+    clock_ms += 999;
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "second");
+    gs_say_line(GS_INFO, GS_SAY_TRIM, "not wanted");
+    clock_ms += 1;
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "third\n\n");
+    SAID("gpushare: first\ngpushare: 1 more message like the next\ngpushare: third\n");
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "fourth");
+    for (int i = 0; i < 3; i++)
+        gs_say_line(GS_WARNING, GS_SAY_COPY, "fifth");
+    clock_ms += 1000;
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "sixth");
+    SAID("gpushare: fourth\ngpushare: 3 more messages like the next\ngpushare: sixth\n");
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "seventh");
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "eighth");
+    at_fork();
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "ninth");
+    SAID("gpushare: seventh\ngpushare: ninth\n");
+}
+
 int main(void) {
     saved_stderr = dup(2);
     if (pipe2(pipes, O_NONBLOCK) != 0 || dup2(pipes[1], 2) != 2)
@@ -569,6 +592,7 @@ int main(void) {
     detach();
     another();
     texts();
+    held_back();
     asks();
     says_no();
     empty_answers();

@@ -202,9 +202,19 @@ static void a_gate_that_nobody_keeps(void) {
 static void a_child(void) {
     gate = 0;
     gs_gate_enter();
+    for (int i = 0; i < GS_INSIDE; i++)
+        gs_inside[i].calls = 1;
     gate = 5;
+    disbelieved = 5;
     at_fork();
     REQUIRE(inside() == 0 && !gs_gate_is_closed()); /* it has no thread that was inside, and no page */
+    for (int i = 0; i < GS_INSIDE; i++)
+        REQUIRE(gs_inside[i].calls == 0);
+    gs_gate_is(&gate);
+    step(0, 0, 0);
+    script_is(1);
+    gs_gate_leave(gs_gate_enter(), CUDA_SUCCESS);
+    REQUIRE(waits == 1); /* it believes its own daemon */
 }
 
 int main(void) {
