@@ -215,7 +215,7 @@ class SlurmStand(Queued):
     def lose(self, node: str) -> None:
         ids = self.cluster.run("squeue", "-h", "-p", "gpushare", "-w", node, "-o", "%A").stdout.split()
         self.cluster.stop(f"slurmd.{node}", signal.SIGKILL)
-        for pid in processes(node, ids):
+        for pid in processes(self.cluster.conf, node, ids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._set(node, "State=DOWN", "Reason=lost")
@@ -253,14 +253,17 @@ class SlurmStand(Queued):
         self.close()
 
 
-def processes(node: str, ids: list[str]) -> Iterator[int]:
-    """Of these jobs on this node: Slurm's own and theirs."""
+def processes(conf: Path, node: str, ids: list[str]) -> Iterator[int]:
+    """Of these jobs on this node: Slurm's own and theirs. Another cluster on this machine, with a configuration of its
+    own, may have a node and a job of the same names."""
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (path / "cmdline").read_bytes().decode(errors="replace")
-            environ = (path / "environ").read_bytes()
+            environ = (path / "environ").read_bytes().split(b"\0")
+            if f"SLURM_CONF={conf}".encode() not in environ:
+                continue
             stepd = words.startswith("slurmstepd: [") and words[13:].split(".")[0] in ids
-            if stepd or f"SLURMD_NODENAME={node}".encode() in environ.split(b"\0"):
+            if stepd or f"SLURMD_NODENAME={node}".encode() in environ:
                 yield int(path.name)
 
 
