@@ -41,6 +41,7 @@ SAID: dict[tuple[str, str], object] = {
     ("Seen", "done"): True,
     ("Share", "attached"): True,
     ("Share", "contexts"): 1,
+    ("Share", "open_contexts"): -1,
     ("Share", "provisional"): -1,
     ("SuspenderLink", "missed_at"): NEVER,
     ("Terms", "begin"): 0.03,

@@ -359,3 +359,52 @@ def test_another_context_of_a_process_that_the_daemon_does_not_know_is_its_first
     world.attach(process, GPU, another=True)
     share = world.node.gpus[GPU].shares[process]
     assert (share.before, share.contexts) == (0, 1) and share.overhead > 0
+
+
+def full_beside_two(world: World) -> int:
+    """A process with two contexts that have been measured, and memory up to its limit."""
+    process = settled(world)
+    world.attach(process, GPU, another=True)
+    world.wait(3.0)
+    assert charged(world, process) == 200 * MIB
+    world.allocate(process, GPU, 4 * GIB - 200 * MIB)
+    assert world.programs[process].words[GPU].used == 4 * GIB - 200 * MIB
+    return process
+
+
+def test_what_one_of_several_contexts_had_is_there_for_the_next_call(world: World) -> None:
+    """It was measured, and is closed: nobody has told the daemon."""
+    process = full_beside_two(world)
+    world.close_one(process, GPU)
+    world.allocate(process, GPU, 80 * MIB)
+    world.wait(3.0)
+    assert not world.refusals and not world.waiting
+    assert world.programs[process].words[GPU].used == 4 * GIB - 120 * MIB
+    assert (charged(world, process), world.node.gpus[GPU].shares[process].contexts) == (100 * MIB, 1)
+
+
+def test_where_one_of_several_contexts_was_the_next_one_fits(world: World) -> None:
+    process = full_beside_two(world)
+    world.close_one(process, GPU)
+    world.attach(process, GPU, another=True)
+    world.wait(3.0)
+    assert not world.refusals and world.open_contexts(process, GPU) == 2
+    assert charged(world, process) == 200 * MIB
+
+
+def test_more_than_the_closed_context_had_is_refused(world: World) -> None:
+    process = full_beside_two(world)
+    world.close_one(process, GPU)
+    world.allocate(process, GPU, 120 * MIB)
+    world.wait(3.0)
+    assert [refusal.reason.code for refusal in world.refusals] == [Code.OVER_LIMIT]
+    world.allocate(process, GPU, 60 * MIB)
+    assert len(world.refusals) == 1
+
+
+def test_contexts_that_are_all_open_are_not_measured_again(world: World) -> None:
+    process = full_beside_two(world)
+    world.allocate(process, GPU, 80 * MIB)
+    share = world.node.gpus[GPU].shares[process]
+    assert share.measured and share.contexts == 2
+    assert [refusal.reason.code for refusal in world.refusals] == [Code.OVER_LIMIT]

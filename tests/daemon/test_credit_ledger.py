@@ -146,7 +146,7 @@ def test_refusals_asks_and_contexts_are_read_of_each_line(credit, page):
     page.lines[GPU2].asking = 4
     assert credit.asking([1, 9], GPU) == {} and credit.asking([1, 9], GPU2) == {1: 4}
     page.lines[GPU].contexts = 1
-    assert credit.closed([1, 9], GPU) == frozenset() and credit.closed([1, 9], GPU2) == {1}
+    assert credit.contexts([1, 9], GPU) == {1: 1} and credit.contexts([1, 9], GPU2) == {1: 0}
     use_before = credit.stamps([1, 9], GPU)
     page.lines[GPU].releases += 1
     assert use_before == {1: (0, 0)} and credit.stamps([1, 9], GPU) == {1: (0, 1)}

@@ -294,6 +294,16 @@ class Node(RuleBasedStateMachine):
     def close_context(self, pick) -> None:
         self.world.detach(*self._pick(self._attached(), pick))
 
+    @precondition(lambda self: self._attached())
+    @rule(pick=st.integers(0, 99))
+    def open_another_context(self, pick) -> None:
+        self.world.attach(*self._pick(self._attached(), pick), another=True)
+
+    @precondition(lambda self: self._attached())
+    @rule(pick=st.integers(0, 99))
+    def close_one_context(self, pick) -> None:
+        self.world.close_one(*self._pick(self._attached(), pick))
+
     @precondition(lambda self: self.world.programs and self.world.shows_busy)
     @rule(pick=st.integers(0, 99), computes=st.sampled_from([True, False, False]))
     def compute(self, pick, computes) -> None:

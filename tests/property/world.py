@@ -374,8 +374,8 @@ class World:
         moving = frozenset(self.moving & self.node.watched(gpu))
         self.moving -= moving
         used, pinned = {one.id: one.words[gpu].used for one in on}, {one.id: one.pinned for one in on if one.pinned}
-        closed = frozenset(one.id for one in on if not one.contexts.get(gpu))
-        return UsedSeen(gpu, used, trims, asking, ending, pinned=pinned, moving=moving, closed=closed)
+        contexts = {one.id: self.open_contexts(one.id, gpu) for one in on}
+        return UsedSeen(gpu, used, trims, asking, ending, pinned=pinned, moving=moving, contexts=contexts)
 
     def _trim(self, wish: Trim) -> None:
         is_idle = wish.reason.code is Code.IDLE
@@ -996,6 +996,16 @@ class World:
     def free(self, process: int, gpu: str, size: int) -> None:
         word = self.programs[process].words[gpu]
         word.used -= min(size, word.used)
+
+    def open_contexts(self, process: int, gpu: str) -> int:
+        """Each costs the same."""
+        cost = self.programs[process].contexts.get(gpu, 0)
+        return max(1, cost // self.cost[gpu]) if cost else 0
+
+    def close_one(self, process: int, gpu: str) -> None:
+        """One of its contexts, not the last: nobody tells the daemon."""
+        if self.open_contexts(process, gpu) > 1:
+            self.programs[process].contexts[gpu] -= self.cost[gpu]
 
     def detach(self, process: int, gpu: str) -> None:
         one = self.programs[process]

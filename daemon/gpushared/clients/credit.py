@@ -169,10 +169,10 @@ class CreditPages:
             if closed or line.gate:
                 lib.gs_turn_gate(line, closed)
 
-    def closed(self, processes: Iterable[int], gpu: str) -> frozenset[int]:
-        """The processes that say that they have no context there."""
+    def contexts(self, processes: Iterable[int], gpu: str) -> dict[int, int]:
+        """Process -> contexts that it has there, as it says."""
         lines = ((process, self._line(process, gpu)) for process in processes)
-        return frozenset(process for process, line in lines if line is not None and not line.contexts)
+        return {process: line.contexts for process, line in lines if line is not None}
 
     def pinned(self, processes: Iterable[int], gpu: str) -> dict[int, str]:
         """Process -> what it holds that cannot leave the GPU."""

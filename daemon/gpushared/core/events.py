@@ -276,8 +276,9 @@ class UsedSeen(Event):
     moving: frozenset[int] = frozenset()
     """The processes of NodeState.watched() that took or freed memory while the words were read one after the other.
     Memory that one freed and another took may be counted twice."""
-    closed: frozenset[int] = frozenset()
-    """Processes whose pages say that they have no context on the GPU. The message about that may have been lost."""
+    contexts: Mapping[int, int] = field(default_factory=dict)
+    """Process -> contexts that it has on the GPU, as its page says. That one of several is closed nobody tells the
+    daemon, and the message about the last one may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,15 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
     return most
 
 
+def count_contexts(tx: Transaction, share: Share, open_now: int) -> None:
+    """`open_now`: the contexts that its page says are open; -1: it says nothing. Where some are closed, what the others
+    cost is measured again. One that was granted a moment ago may just be opening."""
+    share.open_contexts = open_now
+    if share.some_closed and not _young(tx, share):
+        share.contexts, share.before, share.measured = open_now, 0, False
+        share.provisional, share.provisional_at = -1, tx.now
+
+
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
     """What the next context on this type of GPU is charged before it opens. A process with several tells less exactly
     what one costs."""

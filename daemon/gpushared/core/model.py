@@ -73,8 +73,8 @@ class Share:
     """Its process has ended or is in its exit. Its memory will soon be free."""
     moving: bool = False
     """It took or freed memory while the words were last read: their sum may be wrong."""
-    closed: bool = False
-    """Its process says that it has no context here."""
+    open_contexts: int = -1
+    """As its process last said; -1: it has not. Nobody tells the daemon that one of several is closed."""
     trim: TrimSeen | None = None
     """As last seen in the page; None: the process cannot be asked to trim."""
     pinned: str = ""
@@ -88,6 +88,11 @@ class Share:
     @property
     def committed(self) -> int:
         return self.credit + self.overhead
+
+    @property
+    def some_closed(self) -> bool:
+        """Fewer are open than are charged: some are closed, or one is about to open."""
+        return 0 < self.open_contexts < self.contexts
 
     @property
     def usage(self) -> int:

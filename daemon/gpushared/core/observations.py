@@ -23,7 +23,7 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
         share.trim = event.trims.get(process)
         share.pinned = event.pinned.get(process, "")
         share.ending, share.moving = process in event.ending, process in event.moving
-        share.closed = process in event.closed
+        measure.count_contexts(tx, share, event.contexts.get(process, -1))
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
             if answered <= 0 or tx.now >= gpu.holds[process] + tx.policy.hold:

@@ -26,11 +26,13 @@ def _of(gpu: Gpu, share: Share) -> int:
 
 
 def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
-    """Bytes charged for contexts that are not measured yet, beyond what NVML has shown."""
+    """Bytes charged for contexts that are not measured yet, beyond what NVML has shown, or may be closed by now."""
     if not gpu.health.attributed:
         return 0
     return sum(
-        max(0, share.overhead - max(0, share.provisional)) for share in shares if share.attached and not share.measured
+        share.overhead if share.some_closed else max(0, share.overhead - max(0, share.provisional))
+        for share in shares
+        if share.attached and (share.some_closed or not share.measured)
     )
 
 
@@ -42,7 +44,7 @@ def unhooked(shares: Iterable[Share]) -> int:
 def closed(shares: Iterable[Share]) -> int:
     """Bytes charged for contexts that their processes say they have closed. Nobody told the daemon: their connection to
     it was lost, and they have not needed another since."""
-    return sum(share.overhead for share in shares if share.closed)
+    return sum(share.overhead for share in shares if share.open_contexts == 0)
 
 
 def may_cover(tx: Transaction, gpu: Gpu, ask: Ask, lacking: int) -> bool:

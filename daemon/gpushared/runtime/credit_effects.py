@@ -69,9 +69,9 @@ class CreditEffects:
         moving = frozenset(process for process in watched if before.get(process) != after.get(process))
         clients = (self._clients.get(process) for process in watched)
         ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
-        pinned, closed = credit.pinned(shares, gpu), credit.closed(shares, gpu)
+        pinned, contexts = credit.pinned(shares, gpu), credit.contexts(shares, gpu)
         trims = credit.trims_of(shares)
-        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, closed)
+        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, contexts)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:
