@@ -53,15 +53,6 @@ __attribute__((noinline, cold)) void gs_gate_wait_outside(struct gs_inside *insi
     }
 }
 
-bool gs_gate_wait(void) {
-    uint32_t said = __atomic_load_n(__atomic_load_n(&gs_gate, __ATOMIC_RELAXED), __ATOMIC_ACQUIRE);
-    if (said == 0 || said == __atomic_load_n(&disbelieved, __ATOMIC_RELAXED))
-        return false;
-    struct gs_inside nobody = {1};
-    gs_gate_wait_outside(&nobody);
-    return true;
-}
-
 void gs_gate_is(uint32_t *gate) {
     __atomic_store_n(&gs_gate, gate, __ATOMIC_RELEASE);
 }

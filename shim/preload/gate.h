@@ -2,15 +2,14 @@
  *
  * Its memory is in host memory then, and the driver holds most calls until it is back. Some it does not hold: the calls
  * that wait for the GPU or ask how far it is read what the GPU has written, without a lock. NVIDIA's driver 580 ends a
- * program that makes one of these meanwhile with SIGSEGV, also one that unloads code. These calls pass the gate, and
- * those of virtual memory, which nobody has tried there:
+ * program that makes one of these meanwhile with SIGSEGV, also one that unloads code; it refuses cuMemGetInfo and
+ * handles of shared memory. These calls pass the gate, and those of virtual memory, which it holds:
  *
  *   the daemon closes the gate, and asks for quiet (as a trim of nothing)
  *   who comes now waits at the gate, outside; who is inside goes on until the GPU has done what it waits for
  *   the library's thread says when nobody is inside, and only then the memory leaves
  *
- * Calls that need credit wait at the same gate (account.c), but are not counted: the driver holds them. Nor is
- * cuMemGetInfo, which only fails meanwhile (hook_info.c).
+ * Calls that need credit wait at the same gate (account.c), but are not counted: the driver holds them.
  */
 #ifndef GPUSHARE_PRELOAD_GATE_H
 #define GPUSHARE_PRELOAD_GATE_H
@@ -45,9 +44,6 @@ extern struct gs_inside gs_inside[GS_INSIDE];
 extern uint32_t *gs_gate; /* never NULL */
 
 void gs_gate_wait_outside(struct gs_inside *inside);
-
-/* Wait as long as the gate is closed. false: it was open, or counts as open. */
-bool gs_gate_wait(void);
 
 /* Before and after a call that must not be in the driver while the memory is away. The count comes before the look at
  * the gate: the one who has closed the gate and then finds nobody inside can rely on it. */

@@ -14,17 +14,10 @@ static struct gs_gpu *current_gpu(void) {
     return gs_place_current(&place) && place.gpu != NULL && place.gpu->line != NULL ? place.gpu : NULL;
 }
 
-/* The driver fails while the program's memory is in host memory. Wait until it is back; then it is asked again. */
-static bool is_back_by_now(CUresult result) {
-    return __builtin_expect(result == CUDA_ERROR_OPERATING_SYSTEM, 0) && gs_gate_wait();
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
     bool on = gs_on();
-    CUresult result;
-    do
-        result = gs_driver.cuMemGetInfo_v2(free, total);
-    while (is_back_by_now(result));
+    struct gs_inside *inside = gs_gate_enter();
+    CUresult result = gs_gate_leave(inside, gs_driver.cuMemGetInfo_v2(free, total));
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;
@@ -44,10 +37,8 @@ static unsigned int clamp(uint64_t bytes) {
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
     bool on = gs_on();
-    CUresult result;
-    do
-        result = gs_driver.cuMemGetInfo(free, total);
-    while (is_back_by_now(result));
+    struct gs_inside *inside = gs_gate_enter();
+    CUresult result = gs_gate_leave(inside, gs_driver.cuMemGetInfo(free, total));
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? current_gpu() : NULL;
     if (gpu == NULL)
         return result;

@@ -488,6 +488,10 @@ bool pool_is_away(void) {
     return pool != NULL && my_slot >= 0 && is_away(atomic_load(&pool->slots[my_slot].state));
 }
 
+bool pool_refuses(void) {
+    return SIM_IS(suspended, ends) && pool_is_away();
+}
+
 bool pool_call_begins(bool looks) {
     struct slot *slot = &pool->slots[my_slot];
     if (depth++ > 0) {

@@ -50,6 +50,8 @@ enum pool_state {
 bool pool_call_begins(bool looks);
 /* Whether the process's memory is in host memory, or on the way there or back. */
 bool pool_is_away(void);
+/* Then some calls fail with CUDA_ERROR_OPERATING_SYSTEM and do not wait (suspended=ends). */
+bool pool_refuses(void);
 void pool_call_ends(void);
 
 void pool_mark(enum pool_mark mark, int change);

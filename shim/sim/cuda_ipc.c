@@ -139,7 +139,14 @@ static CUresult close_memory(CUdeviceptr pointer) {
     return CUDA_SUCCESS;
 }
 
-API(cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr pointer), LOCKED(export_memory(handle, pointer)))
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
+    if (pool_refuses()) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    ENTER(cuIpcGetMemHandle);
+    return LOCKED(export_memory(handle, pointer));
+}
+
 API(cuIpcOpenMemHandle, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags),
     LOCKED(open_memory(pointer, &handle, flags)))
 API(cuIpcOpenMemHandle_v2, (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned int flags),

@@ -148,12 +148,8 @@ static CUresult info(size_t *free, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-static bool cannot_tell(void) {
-    return SIM_IS(suspended, ends) && pool_is_away();
-}
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
-    if (cannot_tell()) {
+    if (pool_refuses()) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     ENTER(cuMemGetInfo_v2);
@@ -162,7 +158,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
 
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) {
     size_t wide_free, wide_total;
-    if (cannot_tell()) {
+    if (pool_refuses()) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     ENTER(cuMemGetInfo);

@@ -113,16 +113,6 @@ static void who_waits_is_outside(void) {
     gs_gate_leave(one, CUDA_SUCCESS);
 }
 
-static void one_that_only_waits(void) {
-    gate = 0;
-    script_is(0);
-    REQUIRE(!gs_gate_wait());
-    gate = 3;
-    step(0, 0, 0);
-    script_is(1);
-    REQUIRE(gs_gate_wait() && waits == 1 && inside() == 0);
-}
-
 /* ---- quiet ---------------------------------------------------------------------------------------- */
 
 static struct gs_inside *leaves; /* at the next sleep */
@@ -221,7 +211,6 @@ int main(void) {
     passes();
     who_is_inside_is_counted();
     who_waits_is_outside();
-    one_that_only_waits();
     quiet();
     a_gate_that_nobody_keeps();
     a_child();
