@@ -1,9 +1,11 @@
-/* hook_array.c: arrays and mipmapped arrays. Only the driver knows their sizes.
+/* hook_array.c: arrays and mipmapped arrays.
  *
- * An estimate is charged before the call, and corrected if the driver tells the size afterwards (not every driver does,
- * nor for every array). Sparse arrays and those with deferred mapping have no memory of their own: memory that is
- * mapped into them is charged when it is made. Levels and planes are views of an array and are not charged.
+ * What is charged before the call is what such arrays were seen to take (array_layout.h). It is corrected if the driver
+ * tells the size afterwards: driver 580 does not. Sparse arrays and those with deferred mapping have no memory of their
+ * own: memory that is mapped into them is charged when it is made. Levels and planes are views of an array and are not
+ * charged.
  */
+#include "array_layout.h"
 #include "hooks.h"
 #include "moments.h"
 
@@ -24,31 +26,11 @@ static uint64_t channel_bytes(CUarray_format format) {
     }
 }
 
-static uint64_t at_least_one(uint64_t n) {
-    return n != 0 ? n : 1;
-}
-
-static uint64_t times(uint64_t a, uint64_t b) {
-    uint64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-static uint64_t estimate_level(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned level) {
-    bool layers = (array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0; /* their number stays */
-    uint64_t width = at_least_one(array->Width >> level), height = at_least_one(array->Height >> level);
-    uint64_t depth = at_least_one(layers ? array->Depth : array->Depth >> level);
-    uint64_t element = channel_bytes(array->Format) * at_least_one(array->NumChannels);
-    return times(times(times(width, height), depth), element);
-}
-
 static uint64_t estimate(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels) {
-    uint64_t bytes = 0;
     if (array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return 0;
-    for (unsigned level = 0; level < levels && level < 32; level++)
-        if (__builtin_add_overflow(bytes, estimate_level(array, level), &bytes))
-            return UINT64_MAX;
-    return bytes;
+    uint64_t channels = array->NumChannels != 0 ? array->NumChannels : 1;
+    return gs_array_bytes(array, channel_bytes(array->Format) * channels, levels);
 }
 
 /* false: it turned out larger than what could be had. */

@@ -1,13 +1,14 @@
 /* cuda_array.c: arrays: memory with dimensions and without an address of the program's.
  *
- * The bytes lie row by row and layer by layer without gaps, so an array costs exactly width x height x depth x element
- * before blocks are rounded. Sparse arrays and arrays with deferred mapping have no memory of their own. The levels of
- * a mipmapped array share its memory; a level is a view that the program must not destroy. Formats whose elements are
- * not whole bytes apart (block-compressed, video) are refused, and so are the planes that only they have.
+ * It costs what NVIDIA's driver was seen to take (array_layout.h). In that memory the bytes lie row by row and layer by
+ * layer without gaps, which nobody can see. Sparse arrays and arrays with deferred mapping have no memory of their own.
+ * The levels of a mipmapped array share its memory; a level is a view that the program must not destroy. Formats whose
+ * elements are not whole bytes apart (block-compressed, video) are refused, and so are the planes that only they have.
  */
 #define _GNU_SOURCE
 #include "cuda_array.h"
 
+#include "array_layout.h"
 #include "common_model.h"
 #include "cuda_api.h"
 #include "cuda_handle.h"
@@ -73,10 +74,16 @@ static bool has_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
     return (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) == 0;
 }
 
-static CUresult take_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, uint64_t bytes, CUcontext context,
+/* Of the GPU. The descriptor is one that array_bytes takes. */
+static uint64_t taken_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels) {
+    return gs_array_bytes(descriptor, format_bytes(descriptor->Format) * descriptor->NumChannels, levels);
+}
+
+static CUresult take_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels, CUcontext context,
                             struct memory **memory) {
     *memory = NULL;
-    return has_memory(descriptor) ? context_take(context, MEMORY_ARRAY, bytes, memory) : CUDA_SUCCESS;
+    return has_memory(descriptor) ? context_take(context, MEMORY_ARRAY, taken_bytes(descriptor, levels), memory)
+                                  : CUDA_SUCCESS;
 }
 
 static CUarray new_array(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUdevice device, struct memory *memory) {
@@ -98,7 +105,7 @@ static CUresult create(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor
         result = array == NULL || descriptor == NULL ? CUDA_ERROR_INVALID_VALUE : array_bytes(descriptor, &bytes);
     }
     if (result == CUDA_SUCCESS) {
-        result = take_memory(descriptor, bytes, context, &memory);
+        result = take_memory(descriptor, 1, context, &memory);
     }
     if (result != CUDA_SUCCESS) {
         return result;
@@ -219,23 +226,19 @@ CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor, CUarray 
 
 /* cuda.h promises this for arrays with deferred mapping alone; of the others it says INVALID_VALUE. */
 static CUresult fill_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, const CUDA_ARRAY3D_DESCRIPTOR *of,
-                                  uint64_t bytes, CUdevice device) {
+                                  unsigned int levels, CUdevice device) {
     if (requirements == NULL || device_get(device) == NULL || (of->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     memset(requirements, 0, sizeof *requirements);
-    requirements->size = model_round_up(bytes, MODEL_ARRAY_ALIGNMENT);
+    requirements->size = model_round_up(taken_bytes(of, levels), MODEL_ARRAY_ALIGNMENT);
     requirements->alignment = MODEL_ARRAY_ALIGNMENT;
     return CUDA_SUCCESS;
 }
 
 static CUresult requirements_of(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array, CUdevice device) {
-    uint64_t bytes;
-    if (!handle_is(array, HANDLE_ARRAY)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-    CUresult result = array_bytes(&array->descriptor, &bytes);
-    return result != CUDA_SUCCESS ? result : fill_requirements(requirements, &array->descriptor, bytes, device);
+    return handle_is(array, HANDLE_ARRAY) ? fill_requirements(requirements, &array->descriptor, 1, device)
+                                          : CUDA_ERROR_INVALID_HANDLE;
 }
 
 API(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS * requirements, CUarray array, CUdevice device),
@@ -322,7 +325,7 @@ static CUresult create_mipmap(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRI
     }
     result = add_levels(fresh, descriptor, levels < most ? levels : most, context->device);
     if (result == CUDA_SUCCESS) {
-        result = take_memory(descriptor, fresh->bytes, context, &memory);
+        result = take_memory(descriptor, fresh->levels, context, &memory);
     }
     if (result != CUDA_SUCCESS) {
         end_mipmap(fresh);
@@ -358,7 +361,7 @@ static CUresult get_level(CUarray *level, CUmipmappedArray array, unsigned int i
 static CUresult mipmap_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray array,
                                     CUdevice device) {
     return handle_is(array, HANDLE_MIPMAP)
-               ? fill_requirements(requirements, &array->level[0]->descriptor, array->bytes, device)
+               ? fill_requirements(requirements, &array->level[0]->descriptor, array->levels, device)
                : CUDA_ERROR_INVALID_HANDLE;
 }
 

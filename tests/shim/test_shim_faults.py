@@ -14,8 +14,8 @@ def failing(host, *faults: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("create", "size"),
     [
-        ("cuArrayCreate_v2(byref(array), byref(ArrayShape(1024, 100, 0x20, 2)))", 1024 * 100 * 4 * 2),
-        ("cuArrayCreate_v2(byref(array), byref(ArrayShape(4096, 0, 0x10, 4)))", 4096 * 2 * 4),
+        ("cuArrayCreate_v2(byref(array), byref(ArrayShape(1024, 100, 0x20, 2)))", 1024 * 128 * 4 * 2),
+        ("cuArrayCreate_v2(byref(array), byref(ArrayShape(4096, 0, 0x10, 4)))", 4096 * 8 * 2 * 4),
         ("cuArray3DCreate_v2(byref(array), byref(Array3DShape(512, 256, 64, 0x01, 4, 0)))", 512 * 256 * 64 * 4),
         ("cuArray3DCreate_v2(byref(array), byref(Array3DShape(512, 128, 6, 0x08, 2, 1)))", 512 * 128 * 6 * 2),
         ("cuArray3DCreate_v2(byref(array), byref(Array3DShape(256, 64, 2, 0x03, 1, 0)))", 256 * 64 * 2 * 4),
@@ -34,8 +34,9 @@ def failing(host, *faults: str) -> dict[str, str]:
     ],
 )
 def test_an_array_of_which_the_driver_tells_no_size_is_charged_by_its_shape(host, create, size) -> None:
-    """Width, height and depth halve from level to level, layers do not; each channel has the size of its format. All of
-    them are below half a block, above which whole blocks are charged."""
+    """Width, height and depth halve from level to level, layers do not; each channel has the size of its format. Rows
+    are counted by eights and more (array_layout.h). All of them are below half a block, above which whole blocks are
+    charged."""
     kind = "Mipmapped" if "Mipmapped" in create else ""
     said = host.python(
         f"""

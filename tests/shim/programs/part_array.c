@@ -230,29 +230,32 @@ struct estimate {
 
 #define FLOAT CU_AD_FORMAT_FLOAT
 static const struct estimate estimates[] = {
-    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0}, 1, 512},
-    {{512, 0, 0, CU_AD_FORMAT_SIGNED_INT8, 1, 0}, 1, 512},
-    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT16, 1, 0}, 1, 1024},
-    {{512, 0, 0, CU_AD_FORMAT_SIGNED_INT16, 1, 0}, 1, 1024},
-    {{512, 0, 0, CU_AD_FORMAT_HALF, 1, 0}, 1, 1024},
-    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, 0}, 1, 2048},
-    {{512, 0, 0, (CUarray_format)0x7fff, 1, 0}, 1, 2048}, /* an unknown one counts as the largest */
-    {{512, 0, 0, FLOAT, 0, 0}, 1, 2048},
-    {{512, 0, 0, FLOAT, 4, 0}, 1, 8192},
+    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0}, 1, 4096},
+    {{512, 0, 0, CU_AD_FORMAT_SIGNED_INT8, 1, 0}, 1, 4096},
+    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT16, 1, 0}, 1, 8192},
+    {{512, 0, 0, CU_AD_FORMAT_SIGNED_INT16, 1, 0}, 1, 8192},
+    {{512, 0, 0, CU_AD_FORMAT_HALF, 1, 0}, 1, 8192},
+    {{512, 0, 0, CU_AD_FORMAT_UNSIGNED_INT32, 1, 0}, 1, 16384},
+    {{512, 0, 0, (CUarray_format)0x7fff, 1, 0}, 1, 16384}, /* an unknown one counts as the largest */
+    {{512, 0, 0, FLOAT, 0, 0}, 1, 16384},
+    {{512, 0, 0, FLOAT, 4, 0}, 1, 65536},
     {{0, 0, 0, FLOAT, 1, 0}, 1, 512},
-    {{512, 3, 0, FLOAT, 1, 0}, 1, 6144},
-    {{512, 3, 5, FLOAT, 1, 0}, 1, 30720},
+    {{512, 3, 0, FLOAT, 1, 0}, 1, 16384},  /* rows are counted by eights */
+    {{512, 3, 5, FLOAT, 1, 0}, 1, 131072}, /* a depth of 5 by 8 */
+    {{512, 9, 5, FLOAT, 1, 0}, 1, 262144},
+    {{512, 129, 1, FLOAT, 1, 0}, 1, 524288},    /* rows by 128 where there is no depth */
+    {{512, 129, 17, FLOAT, 1, 0}, 1, 10 * MIB}, /* 136 rows, 32 deep: 8.5 MiB in whole blocks */
     {{512, 3, 5, FLOAT, 1, CUDA_ARRAY3D_SPARSE}, 1, 0},
     {{512, 3, 5, FLOAT, 1, CUDA_ARRAY3D_DEFERRED_MAPPING}, 1, 0},
-    {{512, 3, 6, FLOAT, 1, CUDA_ARRAY3D_LAYERED}, 1, 36864},
+    {{512, 3, 6, FLOAT, 1, CUDA_ARRAY3D_LAYERED}, 1, 98304},
     /* levels: each half as wide, high and deep as the one before; the number of layers and faces stays */
     {{512, 256, 128, FLOAT, 1, 0}, 1, 64 * MIB},
     {{512, 256, 128, FLOAT, 1, 0}, 2, 72 * MIB},
     {{512, 256, 128, FLOAT, 1, 0}, 3, 74 * MIB}, /* 73 and a whole block */
     {{512, 256, 128, FLOAT, 1, CUDA_ARRAY3D_LAYERED}, 2, 80 * MIB},
     {{512, 256, 128, FLOAT, 1, CUDA_ARRAY3D_CUBEMAP}, 2, 80 * MIB},
-    {{16, 1, 1, FLOAT, 32, 0}, 5, 4096},      /* 16 + 8 + 4 + 2 + 1 elements of 128 bytes, in units */
-    {{1, 1, 1, FLOAT, 128, 0}, 40, 32 * 512}, /* no array has more levels than that */
+    {{16, 1, 1, FLOAT, 32, 0}, 5, 31744},      /* eight rows each of 16 + 8 + 4 + 2 + 1 elements of 128 bytes */
+    {{1, 1, 1, FLOAT, 128, 0}, 40, 32 * 4096}, /* no array has more levels than that */
     {{512, 0, 0, FLOAT, 1, 0}, 0, 0},
     {{1ull << 40, 1ull << 30, 1, FLOAT, 1, 0}, 1, UINT64_MAX}, /* more than any number says */
     {{UINT64_MAX / 4, 1, 1, FLOAT, 1, 0}, 2, UINT64_MAX},
