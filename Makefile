@@ -90,7 +90,7 @@ bench-cluster: $(VENV)/installed-test ## decisions of the cluster allocator, bes
 bench-time: $(VENV)/installed-test ## weeks of jobs beside simple schedulers: useful GPU time, waits, evictions
 	$(BIN)/python benchmarks/over_time.py --json build/over-time.json --svg build
 
-gpu-day: $(VENV)/installed-test ## on a machine with a GPU: 28 checks and a report, in twice ten minutes: make gpu-day PART=1
+gpu-day: $(VENV)/installed-test ## on a machine with a GPU: 29 checks and a report, in twice ten minutes: make gpu-day PART=1
 	PYTHONPATH=.:daemon:tests $(BIN)/python -m gpuday $(if $(PART),--part $(PART)) $(if $(DRIVER),--driver $(DRIVER)) \
 		$(if $(FRAMEWORKS),--python $(FRAMEWORKS))
 

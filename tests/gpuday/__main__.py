@@ -1,4 +1,4 @@
-"""A day with a GPU: 28 checks, each with a time limit, one line of JSON each and a report (make gpu-day).
+"""A day with a GPU: 29 checks, each with a time limit, one line of JSON each and a report (make gpu-day).
 
     python -m gpuday --part 1                         the first ten minutes
     python -m gpuday --part 2                         the second

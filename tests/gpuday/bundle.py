@@ -44,7 +44,7 @@ FILES = (
     "tests/functions_def.py",
     "tests/integration/node.py",
 )
-BUILT = ("gpushare/_layout.abi3.so", "gpushare/lib/*.so", "gpushare/sim/*.so.1")
+BUILT = ("gpushare/_layout.abi3.so", "gpushare/lib/*.so", "gpushare/lib/turns/*.so", "gpushare/sim/*.so.1")
 NEEDLESS = (".c", ".pyx", ".pxd", ".pyi", ".h", ".hash", ".cpp")
 """Endings of files in packages that no running program reads."""
 
@@ -79,8 +79,8 @@ def bundle(target: Path, *, packages: bool = True) -> int:
 def _copy_project(target: Path) -> None:
     listed = subprocess.run(["git", "ls-files", *TREES], cwd=ROOT, capture_output=True, text=True, check=True)
     built = [str(path.relative_to(ROOT)) for pattern in BUILT for path in ROOT.glob(pattern)]
-    if len(built) != 6:
-        raise CannotBundle(f"{len(built)} compiled parts, not 6: `make build` makes them")
+    if len(built) != 7:
+        raise CannotBundle(f"{len(built)} compiled parts, not 7: `make build` makes them")
     for name in {*listed.stdout.splitlines(), *FILES, *built}:
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -99,7 +99,16 @@ def test_a_driver_that_behaves_otherwise_is_found_out(tmp_path, settings):
 
 def test_a_check_that_fails_is_told_with_its_reason(tmp_path):
     settings = "memory=16Gi,fail=cuMemPoolTrimTo:1+:CUDA_ERROR_UNKNOWN"
-    played = play(tmp_path, "--driver", "sim", "--sim", settings, "--check", "pool-growth", "--check", "look-ups")
+    played = play(
+        tmp_path,
+        "--driver",
+        "sim",
+        "--sim",
+        settings,
+        "--limit",
+        "60",
+        *("--check", "pool-growth", "--check", "look-ups"),
+    )
     assert played.status == 1
     assert [line["state"] for line in played.lines] == ["passed", "failed"]
     assert "cuMemPoolTrimTo returned 999" in played.lines[1]["error"]

@@ -71,8 +71,9 @@ def looks() -> dict[str, Callable[[int, int], int]]:
 
 def watch(size: int) -> Answers:
     """A thread for each of these calls makes it all the time, beside memory that must stay as it is. At each line it
-    says how many calls there were."""
-    context, made, codes, ends = start(), dict.fromkeys(looks(), 0), set(), threading.Event()
+    says how many calls there were; at `share` it asks for a handle for other processes."""
+    context, made, ends = start(), dict.fromkeys(looks(), 0), threading.Event()
+    wrong: set[tuple[str, int]] = set()
     address, wanted = alloc(size), bytes([7]) * 4096
     places = range(address, address + size, 64 * MI)
     for place in places:
@@ -84,15 +85,20 @@ def watch(size: int) -> Answers:
         cu.cuEventRecord(event, stream)
         cu.cuEventSynchronize(event)
         while not ends.is_set():
-            codes.add(call(stream, event))
+            code = call(stream, event)
             made[name] += 1
+            if code:
+                wrong.add((name, code))
 
     threads = [threading.Thread(target=work, args=one) for one in looks().items()]
     for thread in threads:
         thread.start()
     yield "watches", os.getpid()
-    while wait_line() not in ("end", ""):
-        yield "calls", sum(made.values())
+    while (line := wait_line()) not in ("end", ""):
+        if line == "share":
+            yield "code of sharing its memory", cu.code("cuIpcGetMemHandle", byref(Handle64()), address)
+        else:
+            yield "calls", sum(made.values())
     ends.set()
     for thread in threads:
         thread.join()
@@ -101,7 +107,7 @@ def watch(size: int) -> Answers:
         cu.cuMemcpyDtoH_v2(found, place, len(wanted))
         same.append(found.raw == wanted)
     yield "calls that were never made", [name for name, number in made.items() if number == 0]
-    yield "codes of its calls", sorted(codes)
+    yield "its calls that failed, with their codes", sorted(wrong)
     yield "its memory is as it was", all(same)
 
 
@@ -460,19 +466,93 @@ TARGETS = ("sm_52", "sm_75")
 """Of a kernel. New drivers may refuse the first; GPUs before 2018 need it."""
 
 
-def kernel_text(target: str) -> bytes:
-    lines = (".version 6.3", f".target {target}", ".address_size 64", ".visible .entry nothing()", "{", "  ret;", "}")
+BODIES = {
+    "nothing": "ret;",
+    "works": """
+  .reg .u32 %n, %c;
+  .reg .pred %p;
+  mov.u32 %n, 2000;
+again:
+  mov.u32 %c, %clock;
+  sub.u32 %n, %n, 1;
+  setp.ne.u32 %p, %n, 0;
+  @%p bra again;
+  ret;""",
+}
+"""Of kernels. Reading the clock keeps the compiler from dropping the loop."""
+
+
+def kernel_text(target: str, name: str) -> bytes:
+    lines = (
+        ".version 6.3",
+        f".target {target}",
+        ".address_size 64",
+        f".visible .entry {name}()",
+        "{",
+        BODIES[name],
+        "}",
+    )
     return "\n".join(lines).encode() + b"\0"
 
 
-def launch_nothing() -> None:
-    """A module, and a kernel of it that does nothing."""
+def kernel_of(name: str) -> int:
+    """A kernel in a module of its own."""
     module = c_uint64()
-    if not any(cu.code("cuModuleLoadData", byref(module), kernel_text(target)) == 0 for target in TARGETS):
+    if not any(cu.code("cuModuleLoadData", byref(module), kernel_text(target, name)) == 0 for target in TARGETS):
         raise RuntimeError("this driver takes no kernel of ours")
-    kernel = pointer("cuModuleGetFunction", module.value, b"nothing")
-    cu.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    return pointer("cuModuleGetFunction", module.value, name.encode())
+
+
+def launch_nothing() -> None:
+    cu.cuLaunchKernel(kernel_of("nothing"), 1, 1, 1, 1, 1, 1, 0, None, None, None)
     sync()
+
+
+def launch_work(kernel: int, blocks: int) -> None:
+    """So many blocks of 1,000 threads: more than fit at once take longer in proportion."""
+    cu.cuLaunchKernel(kernel, blocks, 1, 1, 1000, 1, 1, 0, None, None, None)
+
+
+def calibrate(span: float) -> Answers:
+    """Blocks of a kernel that computes for so many seconds, on a GPU where nobody else computes."""
+    start()
+    kernel, blocks = kernel_of("works"), 64
+
+    def taken(blocks: int) -> float:
+        began = time.monotonic()
+        launch_work(kernel, blocks)
+        sync()
+        return time.monotonic() - began
+
+    taken(blocks)
+    while taken(blocks) < span:
+        blocks *= 2
+    fastest = min(taken(blocks) for _ in range(5))
+    yield "blocks", max(1, round(blocks * span / fastest))
+
+
+def compute(blocks: int) -> Answers:
+    """Launches a kernel and waits for it, again and again. At each line it says how many are done, and how long the
+    longest launch has taken, in milliseconds."""
+    context, ends = start(), threading.Event()
+    kernel, done, longest = kernel_of("works"), [0], [0.0]
+
+    def work() -> None:
+        cu.cuCtxSetCurrent(context)
+        while not ends.is_set():
+            began = time.monotonic()
+            launch_work(kernel, blocks)
+            longest[0] = max(longest[0], time.monotonic() - began)
+            sync()
+            done[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield "computes", os.getpid()
+    while wait_line() not in ("end", ""):
+        yield "done", [done[0], round(longest[0] * 1000, 1)]
+    ends.set()
+    thread.join()
 
 
 def contexts() -> Answers:
