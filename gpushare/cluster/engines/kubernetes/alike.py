@@ -1,17 +1,21 @@
-"""Pods of a group are tasks of one job, so they are in one queue and ask for the same of as many GPUs. Pure."""
+"""Pods of a group are tasks of one job, so they are in one queue, ask for the same of as many GPUs, and run on nodes
+that suit each of them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gpushare.cluster.engines.kubernetes.groups import Line
+from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.kubernetes.amounts import written
 
 if TYPE_CHECKING:
     from gpushare.cluster.engines.kubernetes.board import Member
 
-__all__ = ["compare"]
+__all__ = ["compare", "find_nodes", "labels"]
+
+HINT = "give them the same node selector, affinity and tolerations, and volumes that one node can reach"
 
 
 def compare(members: Iterable[Member]) -> None:
@@ -19,7 +23,7 @@ def compare(members: Iterable[Member]) -> None:
     firsts: dict[Line, Member] = {}
     for one in sorted(members, key=lambda one: (not one.mark.node, one.created, one.title)):
         line = one.line
-        if line is None or line[0] != "group" or one.troubled or one.leaves or one.over or one.asked is None:
+        if line is None or line[0] != "group" or not _is_read(one):
             continue
         first = firsts.setdefault(line, one)
         if not one.mark.node and _asks(one) != _asks(first):
@@ -27,6 +31,48 @@ def compare(members: Iterable[Member]) -> None:
                 f"it asks for {_asks(one)}, and pod {first.title} of its group for {_asks(first)} "
                 "(give all pods of a group the same claims and the same queue)"
             )
+
+
+def labels(members: Collection[Member]) -> tuple[tuple[str, str], ...]:
+    """Of nodes that suit all of these, as far as they are to run still."""
+    go_on = [one for one in members if not one.over and not one.leaves] or members
+    found = {label for one in go_on if one.asked is not None for label in one.asked.selector.labels}
+    return tuple(sorted(found))
+
+
+def find_nodes(members: Iterable[Member], nodes: Mapping[str, Thing]) -> None:
+    """Say of groups that have not started that no node suits all of their pods. `nodes`: those with GPUs."""
+    waiting: dict[Line, list[Member]] = {}
+    for one in members:
+        line = one.line if one.phase in (None, "failed") else None
+        if line is not None and line[0] == "group" and _is_read(one):
+            waiting.setdefault(line, []).append(one)
+    for those in waiting.values():
+        why = _no_node(sorted(those, key=lambda one: (one.created, one.title)), nodes)
+        for one in those if why else ():
+            one.taken = why
+
+
+def _is_read(one: Member) -> bool:
+    return not (one.troubled or one.leaves or one.over or one.asked is None)
+
+
+def _no_node(group: Iterable[Member], nodes: Mapping[str, Thing]) -> str:
+    left = list(nodes.values())
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for one in group:
+        assert one.asked is not None
+        said = one.asked.selector.labels
+        if said in seen:
+            continue
+        those = [node for node in left if one.asked.suits(node)]
+        if seen and left and not those:
+            suit = "1 node suits" if len(left) == 1 else f"{len(left)} nodes suit"
+            others = f"{suit} the pods before {one.title}, which may run on none of these"
+            return f"no node suits all pods of its group: {others} ({HINT})"
+        left = those
+        seen.add(said)
+    return ""
 
 
 def _asks(one: Member) -> str:

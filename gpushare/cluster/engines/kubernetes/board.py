@@ -31,7 +31,7 @@ from gpushare.cluster.engines.kubernetes.seats import Seat, Seats, Sitter
 from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage, Unmade
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
-from gpushare.cluster.model import Job
+from gpushare.cluster.model import Job, Selector
 from gpushare.errors import UsageError
 from gpushare.kubernetes.webhook.limits import USUAL_RULES, Rules, together
 
@@ -236,6 +236,7 @@ class Board:
             one.taken = "" if one.mark.node or one.follows else _taken(one.claims)
         queue_users.bar(self.members.values(), Users(listed.queues or {}, listed.namespaces, self._open_queues))
         alike.compare(self.members.values())
+        alike.find_nodes(self.members.values(), {name: listed.nodes["", name] for name in self.nodes})
         seated = [one for one in self.members.values() if not one.troubled and one.follows is None]
         self.seats.look((one.sitter for one in seated), now)
         self.jobs = {}
@@ -394,7 +395,7 @@ class Board:
             priority=asked.priority,
             preemptible=asked.preemptible,
             min_runtime=asked.min_runtime,
-            selector=asked.selector,
+            selector=Selector(labels=alike.labels(asking)),
             name=first.title,
             checkpoint_every=asked.checkpoint_every,
         )
@@ -405,9 +406,10 @@ class Board:
         kept = self.nodes.get(mark.node)
         if kept is None or any(gpu not in kept.devices for gpu in mark.gpus):
             return Due(member, mark, None)
-        fits = member.asked is None or member.asked.wants.matches(kept.node.name, dict(kept.node.labels))
+        labels, asked = dict(kept.node.labels), member.asked
+        fits = asked is None or (set(asked.labels) <= labels.items() and asked.wants.matches(kept.node.name, labels))
         devices = [kept.devices[gpu] for gpu in mark.gpus]
-        unmade = volumes.on_node(member.asked.unmade if member.asked else (), kept.node.name, dict(kept.node.labels))
+        unmade = volumes.on_node(asked.unmade if asked else (), kept.node.name, labels)
         return Due(member, mark, devices, fits, self._blocks(member, devices), unmade)
 
     def _blocks(self, member: Member, devices: Sequence[Device]) -> Sequence[Sequence[Thing]]:
@@ -423,6 +425,15 @@ class Board:
         memory = min(one.memory for one in devices)
         found = [bounds.bounded(own, asked.tasks.memory, memory, usual, limits) for own in asked.limits]
         return [() if one is None else (bounds.block(one),) for one in found]
+
+    def waits_for_volumes(self, member: Member) -> bool:
+        """Another pod of the same start has volumes that are being made: none is bound before all are."""
+        known = self.jobs.get(member.mark.job)
+        return known is not None and any(
+            one.phase == "starting" and not one.bound and one.asked is not None and bool(one.asked.unmade)
+            for one in known.members
+            if one is not member and one.mark.attempt == member.mark.attempt
+        )
 
     def task_of(self, member: Member) -> SeenTask | None:
         """What exists of it. What was bound to a node that is lost does not run."""

@@ -176,8 +176,10 @@ class Kubernetes(QueueKeeper):
             log.warning("pod %s: %s", member.title, error or type(error).__name__)
 
     def _go_on(self, member: Member) -> None:
-        mark = member.mark
-        if self._api.starter.finish(self._board.due(member, mark), self._classes) is not None and not member.joins:
+        mark, board = member.mark, self._board
+        if member.asked is not None and not member.asked.unmade and board.waits_for_volumes(member):
+            return
+        if self._api.starter.finish(board.due(member, mark), self._classes) is not None and not member.joins:
             self._room.give_back(mark)
 
     def _join(self, member: Member, first: Member) -> None:

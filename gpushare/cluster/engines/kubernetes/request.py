@@ -55,6 +55,11 @@ class Asked:
     unmade: tuple[Unmade, ...] = ()
     """Claims of volumes that get these where it runs."""
 
+    def suits(self, node: Thing) -> bool:
+        """It may run there, if there is room."""
+        labels = node["metadata"].get("labels") or {}
+        return set(self.labels) <= set(labels.items()) and fitting.fits(node, self.wants)
+
     @property
     def selector(self) -> Selector:
         return Selector(labels=tuple(sorted((*self.labels, self.wants.label))))

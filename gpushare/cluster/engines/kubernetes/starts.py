@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.cluster.engines.kubernetes import writes
+from gpushare.cluster.engines.kubernetes import local_volumes, writes
 from gpushare.cluster.engines.kubernetes.board import Due
 from gpushare.cluster.engines.kubernetes.mark import Mark
 from gpushare.cluster.engines.kubernetes.names import Thing
@@ -23,6 +23,15 @@ MADE_WITHIN = 600.0
 """Seconds that its volumes may take."""
 
 
+def too_few_volumes(due: Sequence[Due]) -> str:
+    """A node where the volumes that are there are too few for all of these; "": there is none."""
+    wishes: dict[str, list[Sequence[Thing]]] = {}
+    for one in due:
+        there = [claim.there for claim in one.unmade or () if claim.there is not None]
+        wishes.setdefault(one.mark.node, []).extend(there)
+    return next((node for node, those in wishes.items() if not local_volumes.enough(those)), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Starter:
     """Each method may raise Unanswered and Deposed."""
@@ -34,8 +43,12 @@ class Starter:
 
     def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
         """All marks, then all claims, then all volumes, then all bindings: what a pod of a group lacks is known before
-        one is bound. Unless it is Accepted, those that are not bound hold nothing."""
+        one is bound, and none is while the volume of another is made. Unless it is Accepted, those that are not bound
+        hold nothing."""
         marked: list[Due] = []
+        crowded = too_few_volumes(due)
+        if crowded:
+            return Refused("too few of its volumes are free there", crowded)
         for one in due:
             try:
                 self.write.mark(one.member, one.mark)
@@ -44,7 +57,8 @@ class Starter:
             except writes.Refusal as error:
                 return self._undo(marked, Refused(str(error)))
             marked.append(one)
-        for step in (lambda one: self._allocate(one, classes), self._make_volumes, self._bind):
+        steps = [lambda one: self._allocate(one, classes), self._make_volumes]
+        for step in steps if any(one.unmade for one in due) else [*steps, self._bind]:
             for one in due:
                 refused = step(one)
                 if refused is not None:
@@ -111,7 +125,7 @@ class Starter:
         return None
 
     def _bind(self, one: Due) -> Refused | None:
-        """It waits for volumes that are being made."""
+        """It waits for volumes that are made now."""
         if one.unmade:
             return None
         try:
