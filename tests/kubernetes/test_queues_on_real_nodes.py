@@ -370,6 +370,63 @@ def test_where_it_cannot_be_made_another_node_is_told(stage, program, volumes):
     assert stage.node_of("train") == second
 
 
+def of_two(name):
+    """Of a group of two pods."""
+    labels = {"gpushare.dev/pod-group": name}
+    return {"labels": labels, "annotations": {"gpushare.dev/pod-group-size": "2"}}
+
+
+@pytest.mark.parametrize("node", ["k1", "k2"])
+def test_pods_of_a_group_run_where_the_volume_of_one_is_and_say_so_where_that_cannot_be(stage, program, volumes, node):
+    volumes.kind("local", "kubernetes.io/no-provisioner")
+    volumes.volume("folder", "local", node)
+    volumes.claim("disk", "local", volumeName="folder")
+    program("g-0", "1Gi", meta=of_two("g"))
+    program("g-1", "1Gi", meta=of_two("g"), disk="disk")
+    wait_for(stage, lambda: runs(stage, "g-0", "g-1"))
+    assert (stage.node_of("g-0"), stage.node_of("g-1")) == (node, node)
+    other = "k2" if node == "k1" else "k1"
+    volumes.volume("far", "local", other)
+    volumes.claim("more", "local", volumeName="far")
+    program("h-0", "512Mi", meta=of_two("h"), disk="more")
+    program("h-1", "512Mi", meta=of_two("h"), disk="disk")
+    wait_for(stage, lambda: "no node suits all pods of its group" in stage.waits("h-0") + stage.waits("h-1"))
+
+
+def test_no_pod_of_a_group_is_bound_while_the_volume_of_another_is_made(stage, program, volumes):
+    volumes.kind("fast", "test.example/stand-in")
+    volumes.claim("disk", "fast")
+    program("g-0", "1Gi", meta=of_two("g"))
+    program("g-1", "1Gi", meta=of_two("g"), disk="disk")
+    first = wait_for(stage, lambda: volumes.told("disk"))
+    never(stage, lambda: stage.node_of("g-0") or stage.node_of("g-1"))
+    volumes.give_up("disk")
+    second = wait_for(stage, lambda: volumes.told("disk"))
+    assert second != first and not stage.node_of("g-0")
+    volumes.make_for("disk", second)
+    wait_for(stage, lambda: runs(stage, "g-0", "g-1"))
+    assert stage.node_of("g-1") == second
+
+
+def test_pods_of_a_namespace_that_may_not_use_a_queue_wait(stage, program):
+    server = stage.cluster.server
+    server.ask("PATCH", f"{QUEUES}/guests", {"spec": {"namespaceSelector": {"matchLabels": {"guest": "yes"}}}}, MERGE)
+    try:
+        waits = program("waits", "1Gi", meta={"labels": {"gpushare.dev/queue": "guests"}})
+        own = program("own", "1Gi")
+        why = f"namespace {NAMESPACE} may not use queue guests ("
+        wait_for(stage, lambda: stage.waits("waits").startswith(why) and runs(stage, "own"))
+        never(stage, lambda: stage.node_of("waits"))
+        namespace = f"/api/v1/namespaces/{NAMESPACE}"
+        server.ask("PATCH", namespace, {"metadata": {"labels": {"guest": "yes"}}}, MERGE)
+        wait_for(stage, lambda: runs(stage, "waits"))
+        server.ask("PATCH", namespace, {"metadata": {"labels": {"guest": None}}}, MERGE)
+        never(stage, lambda: not runs(stage, "waits", "own"))
+        assert [one.do("total") for one in (waits, own)] == [1024] * 2
+    finally:
+        server.ask("PATCH", f"{QUEUES}/guests", {"spec": {"namespaceSelector": None}}, MERGE)
+
+
 def test_a_class_says_where_its_volumes_can_be(stage, program, volumes):
     topology = {"matchLabelExpressions": [{"key": "kubernetes.io/hostname", "values": ["k2"]}]}
     volumes.kind("far", "test.example/stand-in", allowedTopologies=[topology])

@@ -87,8 +87,9 @@ def test_volumes_of_different_zones_are_told_and_the_pods_start_when_one_node_su
         ruled.settle()
         ruled.round()
     for name in ("p0", "p1"):
-        words = "no node suits all pods of its group: 1 node suits the pods before team-a/p1, which may run on none of these ("
-        assert told(zones, name).startswith(words)
+        assert told(zones, name).startswith(
+            "no node suits all pods of its group: 1 node suits the pods before team-a/p1, which may run on none of these"
+        )
         assert events(zones, name) == [told(zones, name)]
     assert nodes_of(zones) == [None, None] and not ruled.store.allocator.jobs
     terms = {"nodeAffinity": {"required": {"nodeSelectorTerms": [zone("z1", "z2")]}}}
