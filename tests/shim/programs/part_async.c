@@ -155,6 +155,7 @@ static struct {
 } driver;
 
 static CUresult says[4], free_says; /* the answers of the next allocations */
+static uint64_t address = 0xabc000;
 
 static CUresult give(int variant, CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream) {
     driver.variant = variant;
@@ -163,7 +164,7 @@ static CUresult give(int variant, CUdeviceptr *pointer, size_t size, CUmemoryPoo
     driver.stream = stream;
     CUresult result = says[driver.allocs++ & 3];
     if (pointer != NULL && result == CUDA_SUCCESS)
-        *pointer = 0xabc000;
+        *pointer = address;
     return result;
 }
 
@@ -501,6 +502,29 @@ static void pools(void) {
     REQUIRE(cuMemGetMemPool(&made, &second, CU_MEM_ALLOCATION_TYPE_PINNED) == CUDA_SUCCESS && calls.adds == 0);
 }
 
+/* What cannot be noted cannot be charged: the driver takes it back, and nothing else is lost. */
+static void a_full_table(void) {
+    uint64_t made[4096];
+    uint32_t count = 0;
+    CUdeviceptr pointer;
+    begin();
+    no_pages = true;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && count < 4096) {
+        address = 0x1000000 + 0x200000ull * count;
+        result = cuMemAllocAsync(&pointer, 1 << 20, STREAM);
+        made[count++] = address;
+    }
+    REQUIRE(result == CUDA_ERROR_OUT_OF_MEMORY && count > 1 && count < 4096);
+    REQUIRE(driver.frees == 1 && driver.pointer == made[count - 1] && driver.stream == STREAM);
+    REQUIRE(calls.enters == count && calls.leaves == 1 && calls.asks == count - 1 && calls.undoes == 1);
+    no_pages = false;
+    for (uint32_t i = 0; i + 1 < count; i++)
+        REQUIRE(cuMemFreeAsync(made[i], STREAM) == CUDA_SUCCESS);
+    REQUIRE(calls.leaves == count && gs_unknown_frees == 0);
+    address = 0xabc000;
+}
+
 /* After each way to wait the pools are looked at, unless it failed or a stream is captured. */
 static void synchronised(void) {
     for (int how = 0; how < 4; how++) {
@@ -578,6 +602,7 @@ int main(void) {
         passed_on(way);
     }
     pools();
+    a_full_table();
     synchronised();
     asleep();
     return good();
