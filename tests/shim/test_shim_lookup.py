@@ -76,7 +76,7 @@ def test_a_program_without_a_gpu_sees_no_system_call_of_ours(host, tmp_path):
 
 
 def test_lookups(host, compile_c):
-    program = compile_c("lookups.c")
+    program = compile_c("lookups.c", "-rdynamic")
     child = host.run([program], **LIMIT)
     assert child.code == 0, child.out
     hook, plain = child.out.splitlines()
@@ -85,7 +85,7 @@ def test_lookups(host, compile_c):
 
 
 def test_inert_without_a_budget(host, compile_c):
-    child = host.run([compile_c("lookups.c"), "inert"])
+    child = host.run([compile_c("lookups.c", "-rdynamic"), "inert"])
     assert child.code == 0, child.out
     assert all(line.endswith("libcuda.so.1") for line in child.out.splitlines())
     said = host.python(

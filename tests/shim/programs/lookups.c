@@ -19,6 +19,11 @@
         }                                                                                                              \
     } while (0)
 
+/* The program's own, under a name as the driver's functions have. */
+int cuOfThisProgram(void) {
+    return 0;
+}
+
 int main(int argc, char **argv) {
     int inert = argc > 1 && argv[1][0] == 'i';
     void *self = dlopen(NULL, RTLD_NOW);
@@ -27,6 +32,8 @@ int main(int argc, char **argv) {
     CHECK(dlerror() != NULL);
     CHECK(dlsym(self, "cuMemAlloc_v2") == NULL && dlerror() != NULL); /* Python ends without the reason */
     CHECK(dlsym(RTLD_DEFAULT, "nvmlDeviceGetMemoryInfo") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuOfThisProgram") == (void *)cuOfThisProgram);
+    CHECK(dlsym(self, "cuOfThisProgram") == (void *)cuOfThisProgram);
     CHECK(dlsym(RTLD_DEFAULT, "no_such_symbol") == NULL && dlerror() != NULL);
     CHECK(dlsym(RTLD_DEFAULT, "printf") == (void *)printf);
     CHECK(dlsym(self, "puts") != NULL);
