@@ -296,7 +296,7 @@ def test_what_a_sample_of_the_history_has() -> None:
         SeriesKey("x", "a"): Amounts(7, 4, 9, 3),
         SeriesKey("x", "b"): Amounts(5, 0, 20, 0),
         SeriesKey("x", TOTAL): Amounts(7, 4, 20, 3),
-        SeriesKey("x", OUTSIDE): Amounts(5, 0, 0, 0),
+        SeriesKey("x", OUTSIDE): Amounts(3, 0, 0, 0),  # without what is on its way back from ended programs
         SeriesKey("y", "a"): Amounts(1, 4, 9, 0),
         SeriesKey("y", TOTAL): Amounts(1, 4, 20, 0),
         SeriesKey("y", OUTSIDE): Amounts(0, 0, 0, 0),

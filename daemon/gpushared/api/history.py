@@ -117,7 +117,7 @@ def seen(shell: Shell) -> dict[SeriesKey, Amounts]:
             found[SeriesKey(gpu.id, job.id)] = Amounts(usage, bounds.request, bounds.limit, loan)
         requested = shell.core.requested(gpu)
         found[SeriesKey(gpu.id, TOTAL)] = Amounts(sum(by_job.values()), requested, gpu.capacity, lent)
-        found[SeriesKey(gpu.id, OUTSIDE)] = Amounts(gpu.unmanaged + gpu.returning_total, 0, 0, 0)
+        found[SeriesKey(gpu.id, OUTSIDE)] = Amounts(gpu.unmanaged, 0, 0, 0)
     return found
 
 
