@@ -3,7 +3,8 @@
  * Its memory is in host memory then, and the driver holds most calls until it is back. Some it does not hold: the calls
  * that wait for the GPU or ask how far it is read what the GPU has written, without a lock. NVIDIA's driver 580 ends a
  * program that makes one of these meanwhile with SIGSEGV, also one that unloads code; it refuses cuMemGetInfo and
- * handles of shared memory. These calls pass the gate, and those of virtual memory, which it holds:
+ * handles of shared memory. These calls pass the gate, and those that give memory back at once or map it: what it does
+ * with them while the memory is on its way, nobody has seen.
  *
  *   the daemon closes the gate, and asks for quiet (as a trim of nothing)
  *   who comes now waits at the gate, outside; who is inside goes on until the GPU has done what it waits for

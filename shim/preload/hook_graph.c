@@ -11,6 +11,7 @@
  * Memory nodes cannot be changed in an executable graph, so updates need no hook. Freeing a graph's memory only returns
  * it to the pool; frees are merely counted, to know whether a graph that frees first will find what it left.
  */
+#include "gate.h"
 #include "graph_pool.h"
 #include "hooks.h"
 #include "moments.h"
@@ -262,7 +263,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     bool on = gs_on();
-    CUresult result = gs_driver.cuDeviceGraphMemTrim(device);
+    struct gs_inside *inside = gs_gate_enter();
+    CUresult result = gs_gate_leave(inside, gs_driver.cuDeviceGraphMemTrim(device));
     struct gs_gpu *gpu = on && result == CUDA_SUCCESS ? gs_gpu_of(device) : NULL;
     if (gpu != NULL && gpu->line != NULL)
         gs_graph_pool_correct(gpu);

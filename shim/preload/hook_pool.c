@@ -4,6 +4,7 @@
  * once more. While a stream is being captured nothing is allocated (a node is added to a graph), and most calls are
  * forbidden: the call goes straight through.
  */
+#include "gate.h"
 #include "hooks.h"
 #include "pool.h"
 #include "stream.h"
@@ -231,8 +232,8 @@ static void look_again(CUmemoryPool handle) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    gs_on();
-    CUresult result = gs_driver.cuMemPoolTrimTo(pool, keep);
+    struct gs_inside *inside = gs_gate_enter();
+    CUresult result = gs_gate_leave(inside, gs_driver.cuMemPoolTrimTo(pool, keep));
     look_again(pool);
     return result;
 }

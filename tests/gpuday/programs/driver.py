@@ -56,8 +56,8 @@ def hold(size: int) -> Answers:
 
 
 def looks() -> dict[str, Callable[[int, int], int]]:
-    """Calls that wait for the GPU or ask how far it is, on a stream and an event: each with its code."""
-    milliseconds = ctypes.c_float()
+    """Calls that wait for the GPU, ask how far it is or trim pools, on a stream and an event: each with its code."""
+    milliseconds, pool = ctypes.c_float(), pointer("cuDeviceGetDefaultMemPool", 0)
     return {
         "cuStreamQuery": lambda stream, event: cu.code("cuStreamQuery", stream),
         "cuStreamSynchronize": lambda stream, event: cu.code("cuStreamSynchronize", stream),
@@ -66,6 +66,8 @@ def looks() -> dict[str, Callable[[int, int], int]]:
         "cuEventElapsedTime": lambda stream, event: cu.code("cuEventElapsedTime", byref(milliseconds), event, event),
         "cuCtxSynchronize": lambda stream, event: cu.code("cuCtxSynchronize"),
         "cuMemGetInfo": lambda stream, event: cu.code("cuMemGetInfo_v2", byref(c_size_t()), byref(c_size_t())),
+        "cuMemPoolTrimTo": lambda stream, event: cu.code("cuMemPoolTrimTo", pool, 0),
+        "cuDeviceGraphMemTrim": lambda stream, event: cu.code("cuDeviceGraphMemTrim", 0),
     }
 
 
