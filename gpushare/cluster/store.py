@@ -89,8 +89,7 @@ class Store:
         self.path = file.path
         self.read_only = read_only
         self._file = file
-        with readable(self.path, "its policy"):
-            self.policy = decode(file.meta("policy"), Policy)
+        self.policy = self._kept_policy()
         self.allocator = Allocator(self.policy)
         self.seq = 0
         """The last row that the allocator has seen."""
@@ -217,11 +216,15 @@ class Store:
         What has been appended meanwhile stays in the log."""
         rows, new = self.length, Snapshot(self.seq, self.now, self._written())
         with self._file.writing():
-            if self._file.meta("policy") != encode(self.policy, Policy) or self._file.snapshot_seq() >= new.seq:
+            if self._kept_policy() != self.policy or self._file.snapshot_seq() >= new.seq:
                 return 0  # another has compacted it meanwhile
             self._file.put_snapshot(new)
         self._fold(new.seq)
         return rows
+
+    def _kept_policy(self) -> Policy:
+        with readable(self.path, "its policy"):
+            return decode(self._file.meta("policy"), Policy)
 
     def shrink(self) -> None:
         """Give what compacting has left unused of the file back to the disk."""
