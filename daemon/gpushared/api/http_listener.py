@@ -204,7 +204,6 @@ class HttpListener:
             self._checking.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
-            self._acceptor = None
 
     def _note_pause(self, error: str) -> None:
         log.warning("cannot accept connections", extra=facts(error=error))

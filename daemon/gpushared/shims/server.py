@@ -50,7 +50,6 @@ class ShimServer:
     def stop(self) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
-            self._acceptor = None
 
     def close(self) -> None:
         """The daemon stops: its connections end, and their processes go on."""
