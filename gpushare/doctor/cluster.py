@@ -355,6 +355,7 @@ def check_scheduler(cluster: Cluster) -> Finding:
 
 def check_queues(cluster: Cluster) -> Finding:
     from gpushare.cluster.engines.kubernetes import views
+    from gpushare.cluster.engines.kubernetes.queue_users import Users
 
     if cluster.queues is None:
         what = "the kind Queue of gpushare.dev/v1 is not served"
@@ -363,7 +364,10 @@ def check_queues(cluster: Cluster) -> Finding:
     if wrong:
         told = [f"{one.name}: {one.wrong}" for one in wrong[:MOST_NAMED]]
         return Finding("warn", "; ".join(told) + _more(wrong))
-    return Finding("ok", f"{_count(len(cluster.queues), 'queue')}, all accepted")
+    users = Users({fields.text(one, "metadata/name"): one for one in cluster.queues}, None)
+    free = [name for name in sorted(users.queues) if not users.is_said(name)]
+    whose = f"; unless open_queues is false, all may use {', '.join(free[:MOST_NAMED])}{_more(free)}" if free else ""
+    return Finding("ok", f"{_count(len(cluster.queues), 'queue')}, all accepted{whose}")
 
 
 def check_marks(cluster: Cluster) -> Finding:

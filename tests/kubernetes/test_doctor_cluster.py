@@ -360,6 +360,14 @@ def test_each_right_is_asked_of_the_server_for_the_account_that_needs_it(install
         assert attributes in wanted
 
 
+def test_queues_that_all_may_use_are_named(installed):
+    state, detail = installed.found()["GK10"]
+    assert (state, detail) == ("ok", "1 queue, all accepted; unless open_queues is false, all may use vision")
+    path = f"{QUEUES}/vision"
+    installed.api.change(path, lambda one: one.setdefault("spec", {}).update(namespaces=["team-a"]))
+    assert installed.found()["GK10"] == ("ok", "1 queue, all accepted")
+
+
 @pytest.mark.parametrize("status", [{}, {"allowed": False}, {"allowed": "true"}, {"allowed": 1}, None])
 def test_only_a_plain_yes_is_a_right(installed, status):
     answers = installed.api.refuses

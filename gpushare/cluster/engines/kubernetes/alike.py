@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from gpushare.cluster.engines.kubernetes.groups import Line
 from gpushare.cluster.engines.kubernetes.names import Thing
+from gpushare.cluster.model import Selector
 from gpushare.kubernetes.amounts import written
 
 if TYPE_CHECKING:
     from gpushare.cluster.engines.kubernetes.board import Member
 
-__all__ = ["compare", "find_nodes", "labels"]
+__all__ = ["compare", "find_nodes", "selector"]
 
 HINT = "give them the same node selector, affinity and tolerations, and volumes that one node can reach"
 
@@ -33,19 +34,22 @@ def compare(members: Iterable[Member]) -> None:
             )
 
 
-def labels(members: Collection[Member]) -> tuple[tuple[str, str], ...]:
+def selector(members: Collection[Member]) -> Selector:
     """Of nodes that suit all of these, as far as they are to run still."""
-    go_on = [one for one in members if not one.over and not one.leaves] or members
-    found = {label for one in go_on if one.asked is not None for label in one.asked.selector.labels}
-    return tuple(sorted(found))
+    if len(members) > 1:
+        members = [one for one in members if not one.over and not one.leaves] or members
+    found = {one.asked.selector for one in members if one.asked is not None}
+    if len(found) == 1:
+        return found.pop()
+    return Selector(labels=tuple(sorted({label for one in found for label in one.labels})))
 
 
 def find_nodes(members: Iterable[Member], nodes: Mapping[str, Thing]) -> None:
     """Say of groups that have not started that no node suits all of their pods. `nodes`: those with GPUs."""
     waiting: dict[Line, list[Member]] = {}
     for one in members:
-        line = one.line if one.phase in (None, "failed") else None
-        if line is not None and line[0] == "group" and _is_read(one):
+        line = one.line
+        if line is not None and line[0] == "group" and one.phase in (None, "failed") and _is_read(one):
             waiting.setdefault(line, []).append(one)
     for those in waiting.values():
         why = _no_node(sorted(those, key=lambda one: (one.created, one.title)), nodes)
@@ -58,20 +62,19 @@ def _is_read(one: Member) -> bool:
 
 
 def _no_node(group: Iterable[Member], nodes: Mapping[str, Thing]) -> str:
-    left = list(nodes.values())
-    seen: set[tuple[tuple[str, str], ...]] = set()
+    """The pods of most groups say the same: then there is nothing to look for."""
+    unlike: dict[tuple[tuple[str, str], ...], Member] = {}
     for one in group:
         assert one.asked is not None
-        said = one.asked.selector.labels
-        if said in seen:
-            continue
-        those = [node for node in left if one.asked.suits(node)]
-        if seen and left and not those:
+        unlike.setdefault(one.asked.selector.labels, one)
+    left = list(nodes.values()) if len(unlike) > 1 else []
+    for number, one in enumerate(unlike.values()):
+        those = [node for node in left if one.asked is not None and one.asked.suits(node)]
+        if number and left and not those:
             suit = "1 node suits" if len(left) == 1 else f"{len(left)} nodes suit"
             others = f"{suit} the pods before {one.title}, which may run on none of these"
             return f"no node suits all pods of its group: {others} ({HINT})"
         left = those
-        seen.add(said)
     return ""
 
 

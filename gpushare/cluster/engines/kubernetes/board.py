@@ -31,7 +31,7 @@ from gpushare.cluster.engines.kubernetes.seats import Seat, Seats, Sitter
 from gpushare.cluster.engines.kubernetes.seen import Held, Kept, Phase, Shape, is_over, is_replaced, phase_of, seconds
 from gpushare.cluster.engines.kubernetes.volumes import NOTHING, Storage, Unmade
 from gpushare.cluster.engines.seam import SeenJob, SeenTask
-from gpushare.cluster.model import Job, Selector
+from gpushare.cluster.model import Job
 from gpushare.errors import UsageError
 from gpushare.kubernetes.webhook.limits import USUAL_RULES, Rules, together
 
@@ -395,7 +395,7 @@ class Board:
             priority=asked.priority,
             preemptible=asked.preemptible,
             min_runtime=asked.min_runtime,
-            selector=Selector(labels=alike.labels(asking)),
+            selector=alike.selector(asking),
             name=first.title,
             checkpoint_every=asked.checkpoint_every,
         )

@@ -42,25 +42,35 @@ class Users:
     def barred(self, namespace: str, queue: str) -> str:
         """Why its pods may not use that queue; "": they may."""
         refused = f"namespace {namespace} may not use queue {queue}"
-        for name, spec in self._upwards(queue):
-            if not any(spec.get(one) is not None for one in FIELDS):
-                continue
-            above = "" if name == queue else f", because queue {name} above it is for others"
-            try:
-                check(spec)
-            except UsageError as error:
-                return f"{refused}: of queue {name} nobody knows whose it is: {error.message}"
-            if namespace in (spec.get(NAMES) or ()):
-                return ""
-            if spec.get(SELECTOR) is None:
-                return f"{refused}{above} ({HINT})"
-            if self.namespaces is None or namespace not in self.namespaces:
-                return f"{refused}: queue {name} chooses namespaces by labels, and those of this one cannot be read"
-            labels = fields.part(self.namespaces[namespace], "metadata/labels")
-            return "" if fitting.selects(spec[SELECTOR], labels) else f"{refused}{above} ({HINT})"
-        if self.open or namespace == queue:
+        name, spec = self._said(queue) or ("", {})
+        if not name:
+            why = "where nothing is said of a queue, it is for the namespace that is called as it is"
+            return "" if self.open or namespace == queue else f"{refused}: {why} ({HINT})"
+        try:
+            check(spec)
+        except UsageError as error:
+            return f"{refused}: of queue {name} nobody knows whose it is: {error.message}"
+        if namespace in (spec.get(NAMES) or ()):
             return ""
-        return f"{refused}: where nothing is said of a queue, it is for the namespace that is called as it is ({HINT})"
+        if spec.get(SELECTOR) is not None:
+            known = (self.namespaces or {}).get(namespace)
+            if known is None:
+                return f"{refused}: queue {name} chooses namespaces by labels, and those of this one cannot be read"
+            if fitting.selects(spec[SELECTOR], fields.part(known, "metadata/labels")):
+                return ""
+        above = "" if name == queue else f", because queue {name} above it is for others"
+        return f"{refused}{above} ({HINT})"
+
+    def is_said(self, queue: str) -> bool:
+        """Whose it is."""
+        return self._said(queue) is not None
+
+    def _said(self, queue: str) -> tuple[str, Thing] | None:
+        """The queue that says it, and what it says."""
+        those = (
+            (name, spec) for name, spec in self._upwards(queue) if any(spec.get(one) is not None for one in FIELDS)
+        )
+        return next(those, None)
 
     def _upwards(self, queue: str) -> Iterator[tuple[str, Thing]]:
         name = queue
