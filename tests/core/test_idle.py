@@ -183,6 +183,17 @@ def test_no_hook_is_called_within_the_minimum_run_time(world: World) -> None:
     assert used(world, a) == 0 and is_aside(world, a)
 
 
+def test_a_job_that_has_nothing_more_is_not_asked_for_more(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, cache=2 * GIB, on_reclaim=("trim", "hook", "kill"))
+    job = job_of(world, a)
+    world.wait(LONG + 5)
+    assert is_aside(world, a)
+    world.detach(a, "GPU-0")
+    world.hooks.come(job.id, "ok", wakes=False)
+    world.wait(30.0)
+    assert job.aside is not None and not world.hooks.calls and world.node.counters.hooks == 0
+
+
 def test_no_hook_is_called_that_nobody_can_call(world: World) -> None:
     a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"))
     world.wait(LONG + 20)
