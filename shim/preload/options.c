@@ -73,11 +73,9 @@ static const char *value_of(char **environment, const char *name) {
     return NULL;
 }
 
+/* Into a field that is all zero. */
 static void copy(char *target, size_t size, const char *source, size_t length) {
-    if (length > size - 1)
-        length = size - 1;
-    memcpy(target, source, length);
-    target[length] = '\0';
+    memcpy(target, source, length < size - 1 ? length : size - 1);
 }
 
 static void warn_of_value(const char *entry, const char *what, bool warn) {
@@ -177,7 +175,7 @@ static void fill_budget(struct gs_options *options, struct found request, struct
     if (!request.set && limit.set) {
         bool no_wish = limit.quantity.kind == GS_KIND_MAX || limit.dialect == GS_RUNAI;
         options->request = no_wish ? none : options->limit;
-    } else if (request.set && !limit.set) {
+    } else if (!limit.set) {
         options->limit = request.quantity.kind == GS_KIND_NONE ? max : options->request;
     }
 }
