@@ -127,8 +127,14 @@ static int a_file(void) {
     return fd;
 }
 
+static void (*while_dialling)(void); /* what another thread does meanwhile */
+
 int gs_packet_connect(const char *path) {
     REQUIRE(locks_held == 0);
+    void (*meanwhile)(void) = while_dialling;
+    while_dialling = NULL;
+    if (meanwhile != NULL)
+        meanwhile();
     int which = path == options.sockets[1];
     REQUIRE(which || path == options.sockets[0]);
     dials++;
@@ -749,6 +755,19 @@ static void fork_forgets(void) {
     REQUIRE(ask(false) == GS_ANSWERED && hellos == 2 && hello.u.hello.flags == 0);
 }
 
+/* Another thread that asks meanwhile does not dial, too: it waits, here for no time. */
+static void asks_beside_it(void) {
+    int before = dials;
+    REQUIRE(ensure_connected(gs_now_ms(), false) == GS_AWAY && dials == before);
+}
+
+static void only_one_thread_dials(void) {
+    begin();
+    while_dialling = asks_beside_it;
+    REQUIRE(ask(false) == GS_ANSWERED && while_dialling == NULL && hellos == 1);
+    REQUIRE(!client.connecting && ensure_connected(0, false) == GS_ANSWERED);
+}
+
 int main(void) {
     what_a_hello_says();
     which_socket();
@@ -768,6 +787,7 @@ int main(void) {
     the_end_of_a_connection_wakes_all();
     seq_is_never_nought();
     one_thread_connects_for_all();
+    only_one_thread_dials();
     one_thread_reads_for_all();
     a_connection_that_the_host_has_closed();
     a_page_that_the_host_has_closed();
