@@ -405,6 +405,6 @@ def test_a_context_that_never_opens_is_no_reason_to_look_again_and_again(world: 
     process = start(world, "A", "none", "max")
     assert world.wake is not None, "until it is measured"
     world.programs[process].contexts.clear()
-    world.wait(5.0)
+    world.wait(12.0)
     assert world.node.gpus["GPU-0"].usage == 0
     assert world.wake == idle is None

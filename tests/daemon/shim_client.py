@@ -150,8 +150,12 @@ class ShimClient:
         self.page = ffi.cast("struct gs_page *", self.view)
 
     def attach(self, gpu: str, total: int = 16 * GIB) -> Answer:
+        """Its context is open as soon as it may be."""
         self.send_attach(gpu, total)
-        return self.answer()
+        answer = self.answer()
+        if answer.status == lib.GS_OK:
+            self.line(answer.line).contexts += 1
+        return answer
 
     def send_attach(self, gpu: str, total: int = 16 * GIB) -> int:
         identity = uuid.UUID(gpu.split("-", 1)[1]).bytes
@@ -165,6 +169,8 @@ class ShimClient:
         return self.send(self.frame(lib.GS_ASK, ask={"bytes": size, "line": line, "flags": flags}))
 
     def detach(self, line: int = 0) -> Answer:
+        if line < lib.GS_PAGE_LINES:
+            self.line(line).contexts = 0
         self.send(self.frame(lib.GS_DETACH, detach={"line": line}))
         return self.answer()
 

@@ -493,6 +493,7 @@ class Asking:
         gpus = thing(sample=answers, named=lambda gpu, sample, used: sample, note=lambda found: found)
         credit = thing(
             stamps=lambda shares, gpu: dict(self.stamps),
+            contexts=lambda shares, gpu: dict.fromkeys(shares, 1),
             take_unmet=lambda process: self.unmet.pop(process, {}),
             peak=lambda share: 1000 + share.process,
         )
@@ -542,6 +543,7 @@ def test_a_sample_tells_of_steady_processes_and_of_failed_calls(monkeypatch) -> 
         assert (unmet.process, unmet.gpu, unmet.count) == (1, GPU, 2)
         assert (sample.gpu, sample.used, sample.by_pid) == (GPU, 500, {101: 60, 102: 70, 103: 79})
         assert sample.steady == {1: 50}, "3 is stopped, and the driver shows less than it is charged"
+        assert sample.contexts == {1: 1, 2: 1, 3: 1}, "as it was when NVML was asked"
         assert asking.peaks == {"a": 10 + 50 + 10 + 60, "b": 1003}
         asking.stamps[2] = (60, 2)
         assert (await asking.sampled())[0].steady == {1: 50, 2: 60}

@@ -449,7 +449,9 @@ class World:
                 by_pid[pid] = by_pid.get(pid, 0) + amount
         computing = [one for one in self._on(gpu) if one.computes and not self.is_stopped(one.id)]
         busy = frozenset(one.pid for one in computing)
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, busy if self.shows_busy else None)
+        contexts = {one.id: self.open_contexts(one.id, gpu) for one in self._on(gpu)}
+        shown = busy if self.shows_busy else None
+        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, shown, contexts=contexts)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)

@@ -327,6 +327,8 @@ class MemorySampled(Event):
     """Process ids (the kernel's) that have computed since the sample before; None where NVML cannot tell."""
     begun: float | None = None
     """When NVML was asked, by the clock of the events. None: it did not answer."""
+    contexts: Mapping[int, int] = field(default_factory=dict)
+    """Process -> contexts that it had on the GPU when NVML was asked, as its page said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,10 @@ def _correct_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid:
     for ask in gpu.asks.values():
         if ask.driver_failed:
             refused[ask.process] += ask.wanted
+    newest = sample.begun is None or sample.begun >= gpu.seen_at  # pages may have been read since NVML was asked
     for share in gpu.shares.values():
+        if newest and share.process in sample.contexts:
+            count_contexts(tx, share, sample.contexts[share.process])
         used = sample.steady.get(share.process)
         if used is None:
             continue
@@ -97,7 +100,7 @@ def _correct_overheads(tx: Transaction, gpu: Gpu, sample: MemorySampled, by_pid:
 
 
 def _young(tx: Transaction, share: Share) -> bool:
-    return tx.now - share.since < tx.policy.settling
+    return tx.now - share.since < (tx.policy.opening if share.opening else tx.policy.settling)
 
 
 def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
@@ -106,6 +109,9 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
     A higher cost counts at once. A lower one counts after NVML has shown no more for a while: memory that a call is
     about to allocate, or has just freed, is still in the `used` word, and hides as much of the overhead.
     """
+    if share.opening and _young(tx, share):
+        share.provisional, share.provisional_at = -1, tx.now  # a part of it may be there
+        return max(found, share.overhead)
     if share.provisional < 0 or found > share.overhead:
         share.provisional, share.provisional_at = found, tx.now
         if share.measured and found > share.overhead and _young(tx, share):
@@ -125,20 +131,20 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
 
 def count_contexts(tx: Transaction, share: Share, open_now: int) -> None:
     """`open_now`: the contexts that its page says are open; -1: it says nothing. Where some are closed, what the others
-    cost is measured again. One that was granted a moment ago may just be opening."""
+    cost is measured again."""
     share.open_contexts = open_now
-    if share.some_closed and not _young(tx, share):
-        share.contexts, share.before, share.measured = open_now, 0, False
-        share.provisional, share.provisional_at = -1, tx.now
+    if open_now >= share.contexts:
+        share.contexts, share.all_open = open_now, True  # more: one has opened while the daemon was away
+    elif share.some_closed and not (share.opening and _young(tx, share)):
+        share.contexts, share.all_open, share.measured = open_now, True, False
+        share.before, share.provisional, share.provisional_at = 0, -1, tx.now
 
 
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:
-    """What the next context on this type of GPU is charged before it opens. A process with several tells less exactly
-    what one costs."""
+    """What the next context on this type of GPU is charged before it opens. A process with several does not tell: the
+    first may cost more than those after it."""
     if share.contexts > 1:
-        if gpu.name in tx.state.overheads:
-            return
-        measured = whole_units(measured // share.contexts)
+        return
     if 0 < measured <= tx.policy.overhead_most and tx.state.overheads.get(gpu.name) != measured:
         tx.state.overheads[gpu.name] = measured
         job = tx.state.jobs[share.job]

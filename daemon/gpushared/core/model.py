@@ -74,7 +74,9 @@ class Share:
     moving: bool = False
     """It took or freed memory while the words were last read: their sum may be wrong."""
     open_contexts: int = -1
-    """As its process last said; -1: it has not. Nobody tells the daemon that one of several is closed."""
+    """As its page last said; -1: it has not. Nobody tells the daemon that one of several is closed."""
+    all_open: bool = False
+    """Its page has said that all of `contexts` are open, since the last one was charged."""
     trim: TrimSeen | None = None
     """As last seen in the page; None: the process cannot be asked to trim."""
     pinned: str = ""
@@ -93,6 +95,11 @@ class Share:
     def some_closed(self) -> bool:
         """Fewer are open than are charged: some are closed, or one is about to open."""
         return 0 < self.open_contexts < self.contexts
+
+    @property
+    def opening(self) -> bool:
+        """As far as its page says, one is about to open."""
+        return not self.all_open and 0 <= self.open_contexts < self.contexts
 
     @property
     def usage(self) -> int:

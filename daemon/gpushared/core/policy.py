@@ -67,6 +67,8 @@ class Policy:
     """Memory of a killed job whose processes still live after this time is no longer expected back."""
     settling: float = 2.0
     """A new context keeps its first charge for this time while NVML does not show it yet: it may still be opening."""
+    opening: float = 10.0
+    """The same while its page says that it is not open: on a machine with many GPUs that may take long."""
     provisional_apart: float = 0.25
     """The time for which NVML must show a lower cost of a context before that cost is charged."""
     unattributed_after: float = 2.0

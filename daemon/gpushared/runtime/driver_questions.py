@@ -96,6 +96,7 @@ class DriverQuestions:
             return
         self._sampling.add(gpu)
         begun, before = time.monotonic(), self._stamps_on(gpu)
+        contexts = self._credit.contexts(before, gpu)
         silence = self._loop.call_later(SILENT_AFTER, self._no_sample_yet, gpu)
 
         def done(future: asyncio.Future[Sample | None]) -> None:
@@ -107,7 +108,7 @@ class DriverQuestions:
             if future.exception() is not None:
                 log.error("sampling failed", extra=facts(gpu=gpu, error=repr(future.exception())))
                 return
-            self._core_loop.feed(self._sampled(gpu, begun, before, future.result()))
+            self._core_loop.feed(self._sampled(gpu, begun, before, contexts, future.result()))
 
         self.thread.ask(lambda: self._gpus.sample(gpu)).add_done_callback(done)
 
@@ -123,7 +124,14 @@ class DriverQuestions:
     def _stamps_on(self, gpu: str) -> dict[int, tuple[int, int]]:
         return self._credit.stamps(self._core_loop.core.gpus[gpu].shares, gpu)
 
-    def _sampled(self, gpu: str, begun: float, before: dict[int, tuple[int, int]], sample: Sample | None) -> Event:
+    def _sampled(
+        self,
+        gpu: str,
+        begun: float,
+        before: dict[int, tuple[int, int]],
+        contexts: dict[int, int],
+        sample: Sample | None,
+    ) -> Event:
         if sample is None:
             self.on_silence(gpu)
             return _no_sample(gpu)
@@ -138,7 +146,7 @@ class DriverQuestions:
         unhooked = self._unhooked_finder.among(gpu, sample.by_pid, self._clients, core.jobs)
         self._note_observed(gpu, unhooked, sample.by_pid or {})
         self._note_computing(gpu, unhooked, sample.computing, begun)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun)
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun, contexts)
 
     def _stopped_halfway(self, gpu: str, steady: Mapping[int, int], by_pid: Mapping[int, int]) -> set[int]:
         """Processes that were stopped (SIGSTOP), maybe inside a call. The driver may show less than they are charged
