@@ -51,7 +51,11 @@ def node(directory: Path) -> Iterator[Subprocess]:
     """A user's daemon with a page."""
     own = directory / "gpushare-sim"
     own.mkdir(0o700)
-    one = Subprocess(own, {"XDG_RUNTIME_DIR": str(directory), "GPUSHARE_DRIVER": "sim"}, fixed=False)
+    one = Subprocess(
+        own,
+        {"XDG_RUNTIME_DIR": str(directory), "GPUSHARE_DRIVER": "sim", "GPUSHARE_SIM": f"pool={directory}/pool"},
+        fixed=False,
+    )
     settings = directory / "settings.toml"
     settings.write_text(f'[dashboard]\nport = {free_port()}\n[daemon]\nidle_exit = "1h"\n')
     one.command += ["--config", str(settings)]

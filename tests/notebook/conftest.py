@@ -15,7 +15,7 @@ from notebook.kernels import Notebook
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     """One software GPU of 16 GiB; kernels are installed below `data`."""
-    with Node(tmp_path, tmp_path, sim="memory=16Gi") as one:
+    with Node(tmp_path, tmp_path, sim="memory=16Gi,context=512Mi") as one:
         one.env |= {
             "JUPYTER_DATA_DIR": str(tmp_path / "data"),
             "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"),

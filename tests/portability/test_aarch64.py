@@ -126,7 +126,7 @@ def test_account_and_client_against_a_daemon(arm, tmp_path):
 
 @pytest.mark.parametrize("bind", ["", "1"])
 def test_lookups(arm, tmp_path, bind):
-    program = arm.compile("lookups", PROGRAMS / "lookups.c")
+    program = arm.compile("lookups", PROGRAMS / "lookups.c", "-rdynamic")
     hook, plain = arm.preloaded(program, pool=tmp_path, GPUSHARE_LIMIT="4Gi", LD_BIND_NOW=bind).splitlines()
     assert (Path(hook).name, Path(plain).name) == ("libgpushare.so", "libcuda.so.1")
     inert = arm.preloaded(program, "inert", pool=tmp_path, LD_BIND_NOW=bind)

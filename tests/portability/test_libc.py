@@ -163,7 +163,7 @@ def test_started_through_the_loader(built, tmp_path):
     headers = subprocess.run(["readelf", "-l", "/bin/true"], capture_output=True, text=True, check=True).stdout
     (loader,) = re.findall(r"interpreter: (\S+)\]", headers)
     program = tmp_path / "lookups"
-    subprocess.run(["gcc", str(PROGRAMS / "lookups.c"), "-o", str(program), "-ldl"], check=True)
+    subprocess.run(["gcc", str(PROGRAMS / "lookups.c"), "-rdynamic", "-o", str(program), "-ldl"], check=True)
     driver = built["gpushare.sim.libcuda"]
     command = [loader, "--library-path", str(driver.parent), "--preload", str(built[PRELOADED]), str(program)]
     environ = {
