@@ -194,8 +194,6 @@ class Candidate(NamedTuple):
     """Its priority class, in which its turn comes."""
     queue: QueueState
     classes: list[JobClass]
-    narrowed: tuple[JobClass, ...] | None = None
-    """The same, if these are not all classes of the leaf that may be stopped."""
 
     @property
     def stages(self) -> list[tuple[int, int]]:

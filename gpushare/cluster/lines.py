@@ -10,11 +10,12 @@ A line is kept for one turn, as long as nothing changes in its queue. It is comp
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from heapq import merge
+from heapq import heappop, heapreplace, merge
 from itertools import groupby, takewhile
 from operator import attrgetter
+from typing import Any
 
-from gpushare.cluster.candidates import Bounds
+from gpushare.cluster.candidates import Bounds, Candidate
 from gpushare.cluster.jobs import JobClass, JobState
 from gpushare.cluster.lists import Run
 from gpushare.cluster.model import Place
@@ -27,6 +28,9 @@ from gpushare.cluster.turn import Turn
 Rank = tuple[int, int, int, int]
 """How full the queue is then (negative), its order (negative), what it holds (negative), and the place in the line."""
 
+Head = tuple[int, Rank, int, Candidate]
+"""A queue: its stage, the place of its first job in the order, a number, and what may go."""
+
 Spot = tuple[tuple[int, int], tuple[int, Rank], Place]
 """A place of a job: how many GPUs it has and what it costs, and the job's place in the order."""
 
@@ -36,15 +40,17 @@ _priority = attrgetter("priority")
 class Price:
     """What a stop may cost: seconds of work that are lost for each GPU of a job that is of use to the taker."""
 
-    __slots__ = ("charge", "dear", "gently", "given", "most", "turn")
+    __slots__ = ("charge", "dear", "gently", "given", "most", "only", "turn")
 
-    def __init__(self, turn: Turn, most: float, charge: int, *, gently: bool = False) -> None:
+    def __init__(self, turn: Turn, most: float, charge: int, *, gently: bool, only: Container[int] | None) -> None:
         self.turn = turn
         self.most = most
         self.charge = charge
         """What the taker needs."""
         self.gently = gently
         """Only jobs that lose little go."""
+        self.only = only
+        """If said, none but these go."""
         self.dear: dict[int, float] = {}
         """What the cheapest costs that was passed over for the price, by priority."""
         self.given = False
@@ -67,6 +73,8 @@ class Price:
         return price(self.turn.state.by_seq[run[2]], self.turn.state.policy, self.turn.now)
 
     def may_go(self, job: JobState) -> bool:
+        if self.only is not None and job.seq not in self.only:
+            return False
         why = barrier(job, How.STOP, self.turn.now, self.turn.number)
         self.given = self.given or why is Barrier.GIVEN_NOW
         return why is None
@@ -126,36 +134,37 @@ class Line:
         return found
 
 
-def line_of(
-    turn: Turn, leaf: QueueState, most: float, charge: int, *, gently: bool, narrowed: tuple[JobClass, ...] | None
-) -> Line:
-    """Of the leaf's jobs those whose stop costs no more, for a taker that needs so much. `narrowed`: of these classes
-    alone."""
-    key = leaf, most, gently, charge if gently or most < ENDLESS else 0, narrowed
-    line: Line | None = turn.lines.get(key)
+def line_of(one: Candidate, price: Price) -> Line:
+    """Of the candidate's jobs those that may go for the price. Where it is said that `only` some may, all priorities
+    are alike."""
+    leaf, lines = one.queue, price.turn.lines
+    if price.only is not None:
+        return Line(leaf, price, _in_line([one.classes], price))
+    charge = price.charge if price.gently or price.most < ENDLESS else 0
+    key = leaf, price.most, price.gently, charge, tuple(one.classes)
+    line: Line | None = lines.get(key)
     if line is None or line.changes != leaf.changes or line.share != leaf.share:
-        price = Price(turn, most, charge, gently=gently)
-        among = leaf.classes.values() if narrowed is None else narrowed
-        classes = sorted([cls for cls in among if cls.preemptible and cls.running], key=_priority)
-        levels = [list(some) for _, some in groupby(classes, key=_priority)]
-        line = turn.lines[key] = Line(leaf, price, _in_line(levels, price, price.may_go))
+        levels = [list(some) for _, some in groupby(sorted(one.classes, key=_priority), key=_priority)]
+        line = lines[key] = Line(leaf, price, _in_line(levels, price))
     return line
 
 
-def line_among(price: Price, leaf: QueueState, classes: Sequence[JobClass], may_go: Callable[[JobState], bool]) -> Line:
-    """The same for those alone that may go, whatever their priorities. It is not kept."""
-    return Line(leaf, price, _in_line([classes], price, may_go))
+def heads_of(candidates: Iterable[Candidate]) -> list[Head]:
+    """The queues in the order in which they give."""
+    found = []
+    for number, one in enumerate(candidates):
+        leaf, held = one.queue, one.queue.allocated
+        found.append((one.group, (-ratio(held, leaf.share), -leaf.order, -held, 0), number, one))
+    return sorted(found)
 
 
-def _in_line(
-    levels: Iterable[Sequence[JobClass]], price: Price, may_go: Callable[[JobState], bool]
-) -> Iterator[JobState]:
+def _in_line(levels: Iterable[Sequence[JobClass]], price: Price) -> Iterator[JobState]:
     by_seq = price.turn.state.by_seq
     for classes in levels:
         each = [_within_price(cls, price) for cls in classes]
         for run in merge(*each, key=price.of) if len(each) > 1 else each[0]:
             job = by_seq[run[2]]
-            if may_go(job):
+            if price.may_go(job):
                 yield job
 
 
@@ -170,22 +179,29 @@ def _within_price(cls: JobClass, price: Price) -> Iterator[Run]:
     the search for more."""
     by_seq = price.turn.state.by_seq
     if alike(cls):
-        runs = cls.running.newest_first()
-        return (
-            runs
-            if price.most == ENDLESS and not price.gently
-            else takewhile(lambda run: not price.too_dear(by_seq[run[2]]), runs)
-        )
+        return takewhile(lambda run: not price.too_dear(by_seq[run[2]]), cls.running.newest_first())
     return iter(sorted([run for run in cls.running if not price.too_dear(by_seq[run[2]])], key=price.of))
 
 
 class Order:
-    """Victims of several queues, the best first."""
+    """Victims of several queues, the best first. Where a queue stands is known before its line is read, so a line is
+    read only when its turn comes."""
 
-    def __init__(self, turn: Turn, lines: Iterable[tuple[int, int, Line]]) -> None:
+    def __init__(self, turn: Turn, stage: tuple[int, int], heads: Iterable[Head], price: Callable[[], Price]) -> None:
         self.turn = turn
-        self.lines = {line.leaf: (group, top, line) for group, top, line in lines}
-        """By leaf: the stage of its queue, up to which priority its jobs may go, its line."""
+        self.stage = stage
+        """Up to which priority class of queues, and in this one up to which priority, jobs may go."""
+        self.heads = [head for head in heads if head[0] <= stage[0]]
+        self.price = price
+        self.lines: dict[QueueState, tuple[int, int, Line]] = {}
+        """Those that were read, by leaf: the stage of its queue, up to which priority its jobs may go, its line."""
+
+    def _line(self, one: Candidate) -> tuple[int, int, Line]:
+        found = self.lines.get(one.queue)
+        if found is None:
+            group, top = self.stage
+            found = self.lines[one.queue] = one.group, ENDLESS if one.group < group else top, line_of(one, self.price())
+        return found
 
     def rank(self, job: JobState) -> tuple[int, Rank] | None:
         """Its place in the order; None: it may not go, or was not looked at."""
@@ -197,15 +213,24 @@ class Order:
 
     def jobs(self, among: Container[QueueState] | None = None) -> Iterator[JobState]:
         """Of these leaves."""
-        some = [entry for leaf, entry in self.lines.items() if among is None or leaf in among]
-        if len(some) == 1:
-            _, top, line = some[0]
-            return takewhile(lambda job: job.cls.priority <= top, line)
-        return (job for _, _, job in merge(*(_ranked(*entry) for entry in some)))
+        heap: list[Any] = [(*head, None, None) for head in self.heads if among is None or head[3].queue in among]
+        while heap:
+            group, _, number, one, job, rest = heap[0]
+            _, top, line = self._line(one)
+            if job is None:
+                rest = iter(line)
+            else:
+                yield job
+            job = next(rest, None)
+            if job is None or job.cls.priority > top:
+                heappop(heap)
+            else:
+                heapreplace(heap, (group, line.ranks[job], number, one, job, rest))
 
     def end(self) -> None:
         """Look at all of them."""
-        for _, _, line in self.lines.values():
+        for head in self.heads:
+            _, _, line = self._line(head[3])
             line.end()
             if line.price.given:
                 self.turn.again = True
@@ -213,18 +238,9 @@ class Order:
     @property
     def dearer(self) -> float | None:
         """What the cheapest costs that was passed over for the price."""
-        passed: list[float] = []
-        for _, top, line in self.lines.values():
-            passed += [lost for priority, lost in line.price.dear.items() if priority <= top]
-        return min(passed, default=None)
-
-
-def _ranked(group: int, top: int, line: Line) -> Iterator[tuple[int, Rank, JobState]]:
-    ranks = line.ranks
-    for job in line:
-        if job.cls.priority > top:
-            return
-        yield group, ranks[job], job
+        self.end()
+        dear = [(top, *passed) for _, top, line in self.lines.values() for passed in line.price.dear.items()]
+        return min([lost for top, priority, lost in dear if priority <= top], default=None)
 
 
 class Latecomers:

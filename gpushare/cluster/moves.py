@@ -40,7 +40,7 @@ def consolidate(turn: Turn, gang: Gang) -> Search | None:
     free = state.space.capacity - state.root.allocated
     if not free or free < gang.charge or not state.policy.consolidate:
         return None
-    if not more and (not could_move(state, shape) or _failed(state, job)):
+    if not more and (not could_move(state, shape) or holes(state).failed_for(shape, allowed_nodes(state, job))):
         return None
     if forbidden(job.cls, gang.charge) is not None:
         return None
@@ -50,11 +50,6 @@ def consolidate(turn: Turn, gang: Gang) -> Search | None:
     if not more and not turn.spent:
         holes(state).failed[shape] = search.mask
     return None
-
-
-def _failed(state: State, job: JobState) -> bool:
-    """Is it known that moves make no room for it now?"""
-    return holes(state).failed_for(job.cls.shape, allowed_nodes(state, job))
 
 
 def could_move(state: State, shape: Shape) -> bool:
@@ -144,7 +139,7 @@ class Moving(Search):
         name = node.spec.name
         for seq in sorted(node.jobs, reverse=True):
             job = self.state.by_seq[seq]
-            if job is self.job or not allows(self.turn, job, How.MOVE) or not self._could_land(job.cls.shape, job.rung):
+            if job is self.job or not self._could_land(job.cls.shape, job.rung) or not allows(self.turn, job, How.MOVE):
                 continue
             gone = {(place.group, place.task) for place in self.moved.get(job, ())}
             for place in job.ordered:

@@ -68,11 +68,9 @@ def harmless(cls: JobClass, charge: int, candidates: Sequence[Candidate], bounds
                 if other not in spare:
                     spare[other] = max(0, other.allocated - oversized(other, other.quota) - other.quota)
                 limits.append((other.quota, spare[other] + rise))
-        may_go = tuple(victim for victim in one.classes if _made_good(victim, limits))
-        if len(may_go) == len(one.classes):
-            found.append(one)
-        elif may_go:
-            found.append(Candidate(one.group, one.queue, list(may_go), may_go))
+        may_go = [victim for victim in one.classes if _made_good(victim, limits)]
+        if may_go:
+            found.append(Candidate(one.group, one.queue, may_go))
     return found
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from gpushare.cluster.candidates import Unit
 from gpushare.cluster.clearing import frees_enough
-from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.jobs import JobState
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.queues import QueueState
+from gpushare.cluster.shapes import Shape
 
 if TYPE_CHECKING:
     from gpushare.cluster.victims import Stopping
@@ -20,10 +21,9 @@ def singles(search: Stopping) -> Iterator[JobState]:
     as it was whenever the next is asked for."""
     if len(search.wants) > 1 or search.state.space.find(search.wants[0].need, search.mask) is not None:
         return  # or there is room: then it is a limit that is in the way
-    classes = [cls for stage, cls in search.classes() if stage == search.reach.stage and _could_do_alone(search, cls)]
-    if not classes:
+    least, cheap = _least_excess(search)
+    if not cheap:
         return
-    least, cheap = _least_excess(search, classes)
     # With many queues most hold nothing of the right size, and would be gone through before the one that does.
     found: dict[JobState, None] = {}
     for excess, job in _able(search, search.order.jobs(cheap)):
@@ -42,17 +42,12 @@ def singles(search: Stopping) -> Iterator[JobState]:
         yield job
 
 
-def _could_do_alone(search: Stopping, cls: JobClass) -> bool:
-    """Could one job of the class free enough? By the numbers of its tasks and GPUs alone."""
-    need, shape = search.wants[0].need, cls.shape
-    if need.gpus == 1:
-        return True
-    if shape.tasks > 1:
-        return False
-    if not need.whole:
-        return True
-    gpus = max(group.needs[0].gpus for group in shape.groups)
-    return gpus + search.state.space.largest(search.mask) >= need.gpus
+def _could_do_alone(search: Stopping, shape: Shape) -> bool:
+    """Could one job of the shape free enough? By the numbers of its tasks and GPUs alone."""
+    need = search.wants[0].need
+    if need.gpus == 1 or shape.tasks > 1 or not need.whole:
+        return need.gpus == 1 or shape.tasks == 1
+    return max(group.needs[0].gpus for group in shape.groups) + search.state.space.largest(search.mask) >= need.gpus
 
 
 def _able(search: Stopping, jobs: Iterable[JobState]) -> Iterator[tuple[int, JobState]]:
@@ -68,20 +63,24 @@ def _able(search: Stopping, jobs: Iterable[JobState]) -> Iterator[tuple[int, Job
             yield max(0, job.charge - charge), job
 
 
-def _least_excess(search: Stopping, classes: Iterable[JobClass]) -> tuple[int, Container[QueueState]]:
-    """The least excess that a victim of these classes can have, and the leaves that may have such a victim."""
-    least, charge = ENDLESS, search.charge
+def _least_excess(search: Stopping) -> tuple[int, Container[QueueState]]:
+    """The least excess that a victim of this stage can have, and the leaves that may have such a victim."""
+    least, charge, by_seq = ENDLESS, search.charge, search.state.by_seq
     alike: set[QueueState] = set()
     """Where the jobs of a class cost the same, and so little."""
     unlike: set[QueueState] = set()
-    for cls in classes:
-        shape, queue = cls.shape, cls.queue
-        sample = search.state.by_seq[cls.running.first[2]].charge
-        excess = sample - charge if sample > charge else 0
-        if excess < least:
-            least, alike = excess, set()
-        if excess == least:
-            alike.add(queue)
-        if shape.by_bytes or shape.elastic or shape.rungs > 1:
-            unlike.add(queue)
+    for shape in search.state.shapes.values():
+        varied = shape.by_bytes or shape.elastic or shape.rungs > 1
+        if not (varied or shape.cheapest - charge <= least) or not _could_do_alone(search, shape):
+            continue
+        for cls in shape.classes:
+            if not search.may_take(cls):
+                continue
+            excess = max(0, by_seq[cls.running.first[2]].charge - charge)
+            if excess < least:
+                least, alike = excess, set()
+            if excess == least:
+                alike.add(cls.queue)
+            if varied:
+                unlike.add(cls.queue)
     return least, alike | unlike

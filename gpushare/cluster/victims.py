@@ -25,7 +25,8 @@ most over their share, then the jobs that cost the least. 2 and 4 are answers of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from gpushare.cluster.candidates import (
@@ -39,13 +40,13 @@ from gpushare.cluster.candidates import (
 )
 from gpushare.cluster.holders import Holders
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.lines import Latecomers, Line, Order, Price, line_among, line_of
+from gpushare.cluster.lines import Latecomers, Order, Price, heads_of
 from gpushare.cluster.model import Code, Reason
 from gpushare.cluster.order import ENDLESS
 from gpushare.cluster.placement import Gang, Want, allowed_nodes, by_price
 from gpushare.cluster.proof import harmless, holds
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.rules import BANDS, claims_share_from
+from gpushare.cluster.rules import BANDS, LITTLE, claims_share_from
 from gpushare.cluster.search import Search, Way
 from gpushare.cluster.singles import singles
 from gpushare.cluster.turn import Turn
@@ -84,6 +85,8 @@ class Stopping(Search):
         super().__init__(turn, gang, mask, bounds)
         self.wants = gang.wants
         self.candidates = candidates
+        self.by_leaf = {one.queue: one for one in candidates}
+        self.heads = heads_of(candidates)
         self.only = only
         """If said, none but these may be victims: backfilling jobs, which give way."""
         self.gently = gently
@@ -108,23 +111,10 @@ class Stopping(Search):
         """Jobs that may be stopped, in order. Each is looked at once, however often they are gone through."""
         found = self.orders.get(self.reach)
         if found is None:
-            (group, top), most = self.reach
-            found = self.orders[self.reach] = Order(
-                self.turn,
-                [
-                    (one.group, ENDLESS if one.group < group else top, self._line(one, most))
-                    for one in self.candidates
-                    if one.group <= group
-                ],
-            )
+            stage, most = self.reach
+            price = partial(Price, self.turn, most, self.gang.charge, gently=self.gently, only=self.only)
+            found = self.orders[self.reach] = Order(self.turn, stage, self.heads, price)
         return found
-
-    def _line(self, one: Candidate, most: float) -> Line:
-        only, turn = self.only, self.turn
-        if only is None:
-            return line_of(turn, one.queue, most, self.gang.charge, gently=self.gently, narrowed=one.narrowed)
-        price = Price(turn, most, self.gang.charge)
-        return line_among(price, one.queue, one.classes, lambda job: job.seq in only and price.may_go(job))
 
     def victims(self) -> Iterator[JobState]:
         return self.order.jobs()
@@ -171,8 +161,8 @@ class Stopping(Search):
     def _evicting(self, stages: list[Stage]) -> bool:
         """Stops alone make the room."""
         self._allow(stages[-1], ENDLESS)
-        few = sum(len(cls.running) for _, cls in self.classes()) <= FEW
-        if few and not self._surely() and not self.holders.could_suffice(self.wants):
+        few = all(count <= FEW for count in accumulate(len(cls.running) for _, cls in self.classes()))
+        if few and not self.bounds.of and not self.holders.could_suffice(self.wants):
             return False
         for index, stage in enumerate(stages):
             if index == 1:
@@ -256,11 +246,10 @@ class Stopping(Search):
     def _classes(self) -> list[JobClass]:
         return [cls for stage, cls in self.classes() if stage <= self.reach.stage]
 
-    def _surely(self) -> bool:
-        """One task, and all jobs that could go are alike and large enough: nearly always the first of them will do."""
-        if len(self.wants) > 1 or len(self.candidates) > 1 or len(self.candidates[0].classes) > 1:
-            return False
-        return self.state.by_seq[self.candidates[0].classes[0].running.first[2]].charge >= self.charge
+    def may_take(self, cls: JobClass) -> bool:
+        """Do jobs of the class go at this very stage?"""
+        one = self.by_leaf.get(cls.queue)
+        return one is not None and (one.group, cls.priority) == self.reach.stage and cls in one.classes
 
     def holds(self) -> bool:
         if not self.taken and not self.moved:
@@ -314,7 +303,7 @@ class Stopping(Search):
 
     def _below(self, queue: QueueState) -> Iterator[Unit]:
         """What could be taken of the jobs below a queue, the best victims first."""
-        for job in self.order.jobs({leaf for leaf in self.order.lines if within(leaf, queue)}):
+        for job in self.order.jobs({one.queue for one in self.candidates if within(one.queue, queue)}):
             yield from units_of(job, self.state.space, self.order.rank(job))
 
 
@@ -330,8 +319,11 @@ def reclaim(turn: Turn, gang: Gang, *, reserved: bool) -> Search | None:
             break  # that was tried
         everywhere = reserved and in_quota
         nodes = state.space.mask(job.cls.shape.selector) if everywhere else allowed_nodes(state, job)
+        if gently := patient and shares:
+            old = turn.now - LITTLE
+            candidates = [x for x in candidates if any(c.uneven or c.running.items[-1][0] >= old for c in x.classes)]
         candidates = harmless(job.cls, gang.charge, candidates, bounds)
-        found = _stop(turn, gang, nodes, candidates, bounds, gently=patient and shares)
+        found = _stop(turn, gang, nodes, candidates, bounds, gently=gently)
         if found is not None:
             return found
     return None
