@@ -22,6 +22,7 @@ from other_user import ALICE, BOB, as_user, needs_root
 
 from gpushare.errors import GpushareError, NoSuchJob, Refused, UsageError
 from gpushare.history import JOBS
+from gpushared.api.placement_routes import PlacementRoutes
 from gpushared.clients.clients import Clients
 from gpushared.core.persistence import OddNote
 from gpushared.gpus.foreign_processes import UnhookedFinder, open_unhooked
@@ -627,3 +628,20 @@ def test_the_story_of_a_change_shows_bytes_that_an_engine_said_with_their_unit(d
     daemon.client.place("a", body(request="2000000000", limit="5Gi"))
     said = [one["text"] for one in daemon.client.records() if "its budget is now" in one["text"]]
     assert said == ["its budget is now: request 1.9 GiB, limit 5Gi, priority 0"]
+
+
+@pytest.mark.parametrize("gone", ["placement", "record", "job"])
+def test_what_is_over_for_any_of_those_who_know_it_is_not_changed(gone) -> None:
+    """The answer does not depend on who has heard of its end first."""
+    job = SimpleNamespace(bounds={GPU: None})
+    record = SimpleNamespace(id="a", spec=SimpleNamespace(devices=None))
+    shell = SimpleNamespace(
+        registry=SimpleNamespace(get=lambda id: None if gone == "record" else record),
+        core=SimpleNamespace(jobs={} if gone == "job" else {"a": job}),
+    )
+    known = None if gone == "placement" else SimpleNamespace(job="a", attempt=1, id="t")
+    routes = PlacementRoutes.__new__(PlacementRoutes)
+    routes.shell = shell  # type: ignore[assignment]
+    with pytest.raises(Refused) as refused:
+        routes._change(known, SimpleNamespace(spec=SimpleNamespace(devices=(), uid=0)))  # type: ignore[arg-type]
+    assert refused.value.code == "stale_attempt"
