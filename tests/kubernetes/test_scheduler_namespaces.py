@@ -171,7 +171,7 @@ def test_closed_queues_are_for_the_namespace_of_their_name(cluster, tmp_path):
         settled(ruled)
     finally:
         ruled.close()
-    assert told(cluster, "other").startswith("namespace team-a may not use queue a: where nothing is said of a queue")
+    assert told(cluster, "other").startswith("namespace team-a may not use queue a: a queue that says nothing")
     assert told(cluster, "invented").startswith("namespace team-a may not use queue z: ")
 
 

@@ -37,19 +37,19 @@ class Users:
     namespaces: Mapping[str, Thing] | None
     """By name; None: they cannot be read."""
     open: bool = True
-    """A queue of which nothing is said is for all. Else for the namespace of its name."""
+    """A queue that says nothing of namespaces is for all. Else it is for the namespace of the same name."""
 
     def barred(self, namespace: str, queue: str) -> str:
         """Why its pods may not use that queue; "": they may."""
         refused = f"namespace {namespace} may not use queue {queue}"
         name, spec = self._said(queue) or ("", {})
         if not name:
-            why = "where nothing is said of a queue, it is for the namespace that is called as it is"
+            why = "a queue that says nothing of namespaces is for the namespace of the same name"
             return "" if self.open or namespace == queue else f"{refused}: {why} ({HINT})"
         try:
             check(spec)
         except UsageError as error:
-            return f"{refused}: of queue {name} nobody knows whose it is: {error.message}"
+            return f"{refused}: queue {name} does not say it in a way that can be read: {error.message}"
         if namespace in (spec.get(NAMES) or ()):
             return ""
         if spec.get(SELECTOR) is not None:
