@@ -15,6 +15,7 @@ from pathlib import Path
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
 from gpushared import config as configuration
+from gpushared.api.history import EVERY as HISTORY_EVERY
 from gpushared.api.http_listener import HttpListener, listener_options
 from gpushared.api.views import Views
 from gpushared.clients.pages import Pages
@@ -40,8 +41,6 @@ CLAIM_MARGIN = 5.0
 QUIET_SAMPLING = 10.0
 """Seconds between samples while there is no job."""
 HOUSEKEEPING_EVERY = 1.0
-HISTORY_AGAIN_AFTER = 1.0
-"""Seconds, if the first sample fails."""
 CHECK_EVERY = 10.0
 """Seconds between two checks of the core's sums."""
 
@@ -198,7 +197,7 @@ class Daemon:
                     self.shell.driver.sample_soon(gpu)
 
     async def _write_history(self) -> None:
-        pause = HISTORY_AGAIN_AFTER
+        pause = HISTORY_EVERY
         while True:
             try:
                 pause = self.api.history.look()

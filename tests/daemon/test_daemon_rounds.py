@@ -12,6 +12,7 @@ import pytest
 from gpushare.errors import UsageError
 from gpushared import config as configuration
 from gpushared import daemon as daemon_
+from gpushared.api import history
 from gpushared.daemon import CHECK_EVERY, QUIET_SAMPLING, Daemon
 
 
@@ -111,7 +112,7 @@ def test_the_history_says_when_it_wants_the_next_sample(monkeypatch, caplog) -> 
     assert rounds.pauses == [7.5] * 4
     rounds.daemon.api.history.look = lambda: 1 // 0
     rounds.run(rounds.daemon._write_history)
-    assert rounds.pauses == [daemon_.HISTORY_AGAIN_AFTER] * 4 and rounds.daemon.shell.core_loop.errors == 4
+    assert rounds.pauses == [history.EVERY] * 4 and rounds.daemon.shell.core_loop.errors == 4
     assert caplog.text.count("the usage history took no sample") == 4
 
 

@@ -397,7 +397,7 @@ def test_a_daemon_without_a_gpu_says_so(make_daemon, caplog) -> None:
 def test_a_history_that_takes_no_sample_is_counted_and_tried_again(make_daemon, caplog, monkeypatch) -> None:
     from gpushared import daemon as daemon_
 
-    monkeypatch.setattr(daemon_, "HISTORY_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(daemon_, "HISTORY_EVERY", 0.01)
     looks: list[int] = []
 
     def look(_self: object) -> float:
