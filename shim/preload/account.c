@@ -340,10 +340,9 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
         return attached && (!gpu->own || *reserved);
     }
     *reserved = reserve_after_squeeze(gpu, asking->units, true);
-    if (*reserved)
+    bool closed = __atomic_load_n(&gpu->line->gate, __ATOMIC_ACQUIRE) != 0;
+    if (*reserved || (outcome != GS_ANSWERED && closed)) /* the job was suspended while the daemon had the question */
         return true;
-    if (outcome != GS_ANSWERED && __atomic_load_n(&gpu->line->gate, __ATOMIC_ACQUIRE) != 0)
-        return true; /* the job was suspended while the daemon had the question */
     if (outcome == GS_ANSWERED)
         say_refused(gpu, asking->units, answer.text, "not free now");
     else

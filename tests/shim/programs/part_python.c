@@ -4,6 +4,10 @@
 
 #include "python.c"
 
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 const char gs_trim_hook[] = "";
 static char said[400];
 static int says;
@@ -56,7 +60,11 @@ bool gs_trim_enter(void) {
     return false;
 }
 
-void gs_trim_leave(void) {}
+static uint32_t leaves;
+
+void gs_trim_leave(void) {
+    leaves++;
+}
 
 bool gs_context_enter(const struct gs_gpu *gpu, bool *primary) {
     (void)gpu, (void)primary;
@@ -182,8 +190,32 @@ static void no_helper(void) {
     REQUIRE(helper.busy == 0 && helper.entered == 0);
 }
 
+static void *its_id(void *id) {
+    *(uint32_t *)id = (uint32_t)syscall(SYS_gettid);
+    return NULL;
+}
+
+/* One that ended with its interpreter while it was inside a trim has not left it. */
+static void a_helper_that_died(void) {
+    pthread_t thread;
+    uint32_t gone = 0, own = (uint32_t)syscall(SYS_gettid);
+    REQUIRE(pthread_create(&thread, NULL, its_id, &gone) == 0 && pthread_join(thread, NULL) == 0 && gone != 0);
+    leaves = 0;
+    for (int inside = 0; inside < 2; inside++) {
+        helper.thread = own;
+        helper.entered = inside;
+        REQUIRE(!has_died() && leaves == 0 && helper.entered == inside);
+        helper.thread = 0; /* it has not begun, or is done */
+        REQUIRE(!has_died() && leaves == 0 && helper.entered == inside);
+        helper.thread = gone;
+        REQUIRE(has_died() && leaves == (uint32_t)inside && !helper.entered);
+    }
+    helper.thread = 0;
+}
+
 int main(void) {
     identities();
+    a_helper_that_died();
     running();
     functions();
     problems();
