@@ -87,6 +87,12 @@ def test_the_peer_of_a_socket(directory):
                 assert Process._of_peer_by_pid(accepted, os.getpid()) is None, "hung up: the pid may be another's"
 
 
+def test_a_program_that_does_not_say_its_name_has_that_of_its_file():
+    with subprocess.Popen(["", "60"], executable="/bin/sleep") as child:
+        until(lambda: command_of(child.pid) == "sleep")
+        child.kill()
+
+
 def test_names_go_to_terminals():
     assert printable("a\x1b[31mb\n", 20) == "a?[31mb?" and printable("abc", 2) == "ab"
 
