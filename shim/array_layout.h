@@ -1,10 +1,10 @@
 /* array_layout.h: what an array takes of a GPU.
  *
- * No driver tells: it answers for arrays with deferred mapping alone. So this is what one was seen to do; 126 shapes of
- * tests/vectors/arrays.json come out to the byte. Elements do not lie row by row, but in blocks of which the smallest
- * has 64 bytes x 8 rows. Up to 16 of these are one block: as deep as the array is (at most 16, in powers of two), and
- * then as high as it is. Each dimension is rounded up to whole blocks. A layer of a layered array, a face of a cube map
- * and a level of a mipmapped array are arrays by themselves, side by side.
+ * No driver tells: it answers for arrays with deferred mapping alone. So this is what one was seen to do; the 123
+ * shapes of tests/vectors/arrays.json come out to the byte. Elements do not lie row by row, but in blocks of which the
+ * smallest has 64 bytes x 8 rows. Up to 16 of these are one block: as deep as the array is (at most 16, in powers of
+ * two), and then as high as it is. Each dimension is rounded up to whole blocks. A layer of a layered array, a face of
+ * a cube map and a level of a mipmapped array are arrays by themselves, side by side.
  */
 #ifndef GPUSHARE_ARRAY_LAYOUT_H
 #define GPUSHARE_ARRAY_LAYOUT_H

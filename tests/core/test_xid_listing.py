@@ -1,4 +1,4 @@
-"""What each Xid means, number by number (xids.txt): whoever changes the table sees which numbers that changes.
+"""What each Xid means, number by number (xids.txt): if the table changes, this shows which numbers have changed.
 
 When it is meant to change, GPUSHARE_TEST_UPDATE=1 writes the file again.
 """

@@ -1,4 +1,4 @@
-"""How a notebook shows a job and a node, to the letter: shapes.txt. `python -m notebook.test_shapes` writes it anew."""
+"""How a notebook shows a job and a node, to the letter: `python -m notebook.test_shapes` writes shapes.txt again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine `memory` of the service: the clock's time, what may be asked of it, and when it wakes whoever watches."""
+"""The engine `memory` of the service: the clock's time, what may be asked of it, and when it wakes those that watch."""
 
 from __future__ import annotations
 
