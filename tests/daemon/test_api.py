@@ -13,6 +13,7 @@ import time
 import pytest
 from daemon_harness import GIB, GPU, GPU2, until
 from fixed_gpus import FixedGpus
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare._layout import lib
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
@@ -354,6 +355,22 @@ def test_metrics(daemon):
     assert value("gpushare_jobs", 'state="borrowing"') == 1
     assert 'job="' not in text and 'instance="' not in text and 'pid="' not in text
     shim.close()
+
+
+def test_the_buckets_of_a_wait_are_for_prometheus(daemon):
+    """Each class has its bound in seconds, and the one without a bound is named as Prometheus wants it: `+Inf`."""
+    text = daemon.http("GET", "/metrics")[1].decode()
+    (waits,) = [
+        family for family in text_string_to_metric_families(text) if family.name == "gpushare_claim_wait_seconds"
+    ]
+    for step in ("trim", "kill"):
+        bounds = [
+            sample.labels["le"]
+            for sample in waits.samples
+            if sample.name.endswith("_bucket") and sample.labels["step"] == step
+        ]
+        seconds = [float(bound) for bound in bounds]
+        assert bounds[-1] == "+Inf" and bounds[0] == "0.001" and seconds == sorted(set(seconds)), bounds
 
 
 def test_metrics_over_tcp_and_nothing_else_there(make_daemon):

@@ -169,6 +169,31 @@ def test_which_files_are_taken_for_another_copy_of_the_driver(host, compile_c, t
     assert not is_one or f"gpushare: {library} {PAST}" in err
 
 
+LOOKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int cuMemAlloc_v2(unsigned long long *, unsigned long) __attribute__((weak)); /* ours: no driver is linked */
+int main(int argc, char **argv) {
+    unsigned long long pointer;
+    void *looks = dlopen(argv[argc - 1], RTLD_NOW | RTLD_GLOBAL);
+    int code = cuMemAlloc_v2(&pointer, 16);
+    dlclose(looks);
+    printf("[%d, %d]\\n", code, dlopen(argv[argc - 1], RTLD_NOW | RTLD_NOLOAD) != NULL);
+    return 0;
+}
+"""
+
+
+def test_a_library_that_only_looks_like_a_driver_is_let_go(host, compile_c, tmp_path):
+    """The library for the driver is looked for among what is loaded. What is none stays the program's to close."""
+    (tmp_path / "looks.c").write_text("int cuMemAlloc_v2(void) { return 999; }\n")
+    (tmp_path / "closes.c").write_text(LOOKS)
+    library = compile_c(tmp_path / "looks.c", "-shared", "-fPIC", "-w", target="looks.so")
+    child = host.run([compile_c(tmp_path / "closes.c", "-w"), library], **LIMIT)
+    assert child.said == [3, 0], "the real driver says that it was not initialized, and the library is unloaded"
+
+
 @pytest.mark.parametrize("way", ["used", "namespace"])
 def test_copies_are_left_alone_without_a_budget(host, ways, copied, way):
     child = host.run([ways, way, copied])
