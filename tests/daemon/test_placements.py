@@ -147,10 +147,15 @@ def test_the_same_again_changes_nothing_and_other_amounts_count_at_once(daemon: 
     assert len(daemon.client.jobs()) == 1
 
 
-def refused(daemon: InProcess, id: str, **what: Any) -> str:
+def what_to_do(daemon: InProcess, id: str, **what: Any) -> tuple[str, str]:
+    """Why it is refused, and the hint."""
     with pytest.raises(GpushareError) as found:
         daemon.client.place(id, body(**what))
-    return str(found.value.code)
+    return str(found.value.code), str(found.value.hint)
+
+
+def refused(daemon: InProcess, id: str, **what: Any) -> str:
+    return what_to_do(daemon, id, **what)[0]
 
 
 def test_an_attempt_that_is_over_is_never_taken_again(daemon: InProcess, guest) -> None:
@@ -158,11 +163,12 @@ def test_an_attempt_that_is_over_is_never_taken_again(daemon: InProcess, guest) 
     daemon.client.place("a", body(2, session=one.pid))
     assert one.hello()[0] == "ok"
     assert refused(daemon, "a", attempt=1) == "stale_attempt"
-    assert refused(daemon, "a", attempt=3, job=None) == "attempt_runs"
+    assert what_to_do(daemon, "a", attempt=3, job=None) == ("attempt_runs", "end it first")
     with pytest.raises(Refused, match="attempt 1 of a is over"):
         daemon.client.displace("a", 1)
     assert daemon.client.displace("a", 2)["state"] == "leaving"
-    assert refused(daemon, "a", attempt=3, job=None) == "attempt_runs", "a program of it still runs"
+    its_program_runs = ("attempt_runs", "try again when its processes have ended")
+    assert what_to_do(daemon, "a", attempt=3, job=None) == its_program_runs
     assert refused(daemon, "a", attempt=2) == "stale_attempt"
     one.end()
     until(lambda: not daemon.client.placements())
