@@ -44,11 +44,16 @@ int gs_real_dlclose(void *library) {
     return 0;
 }
 
+static bool captures_end = true;
+static bool unlocked; /* other threads of the program may run Python */
+
 bool gs_trim_await_captures(void) {
-    return true;
+    REQUIRE(unlocked);
+    return captures_end;
 }
 
 uint64_t gs_trim_wanted(uint32_t gpu) {
+    REQUIRE(unlocked);
     return gpu == 1 ? 7 : 0;
 }
 
@@ -181,6 +186,38 @@ static void problems(void) {
     REQUIRE(says == 2 && cleared == 3 && strstr(said, ": the interpreter refuses") != NULL);
 }
 
+static PyThreadState *unlock(void) {
+    unlocked = true;
+    return (PyThreadState *)&unlocked;
+}
+
+static void lock_again(PyThreadState *thread) {
+    REQUIRE(thread == (PyThreadState *)&unlocked && unlocked);
+    unlocked = false;
+}
+
+static unsigned long long number;
+
+static PyObject *number_of(unsigned long long of) {
+    REQUIRE(!unlocked);
+    number = of;
+    return (PyObject *)&number;
+}
+
+/* What the hook is told to give back: nothing while a capture may be spoilt. The program's Python runs meanwhile. */
+static void what_is_wanted(void) {
+    python.PyEval_SaveThread = unlock;
+    python.PyEval_RestoreThread = lock_again;
+    python.PyLong_FromUnsignedLongLong = number_of;
+    for (int ends = 0; ends < 2; ends++)
+        for (uint32_t gpu = 0; gpu < 2; gpu++) {
+            captures_end = ends;
+            helper.gpu = gpu;
+            REQUIRE(wanted(NULL, NULL) == (PyObject *)&number && number == (ends && gpu == 1 ? 7 : 0));
+        }
+    helper.gpu = 0;
+}
+
 /* Without an interpreter, and without a thread, there is nothing to wait for. */
 static void no_helper(void) {
     names_there = NULL;
@@ -219,6 +256,7 @@ int main(void) {
     running();
     functions();
     problems();
+    what_is_wanted();
     no_helper();
     return good();
 }
