@@ -17,6 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes.access import Access
@@ -66,12 +67,13 @@ class Server:
         self._counting = threading.Lock()
         self._answered: Counter[tuple[str, str]] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._pool = urllib3.PoolManager(maxsize=connections, timeout=TIMEOUT, retries=False, **dict(access.tls))
+        self._pool = _pool(access, connections)
+        self._prefix = urllib3.util.parse_url(access.url).path or ""
         self.ahead = 0.0
         """Seconds that the API server's clock is ahead of this machine's, by its last answer."""
 
     def close(self) -> None:
-        self._pool.clear()
+        self._pool.close()
 
     @property
     def answered(self) -> dict[tuple[str, str], int]:
@@ -142,7 +144,7 @@ class Server:
             if body is not None:
                 headers["Content-Type"] = kind
             sent = body if body is None or isinstance(body, bytes) else _compact(body)
-            answer = self._pool.request(method, self._access.url + path, body=sent, headers=headers, **how)
+            answer = self._pool.urlopen(method, self._prefix + path, sent, headers, redirect=False, **how)
             status = str(answer.status)
         except (OSError, urllib3.exceptions.HTTPError) as error:
             raise self._silent(error) from None
@@ -191,6 +193,39 @@ class Stream:
     def end(self) -> None:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # it is over already
             self._answer.shutdown()
+
+
+def _pool(access: Access, connections: int) -> urllib3.HTTPConnectionPool:
+    secure = access.url.startswith("https:")
+    tls = dict(access.tls) if secure else {}
+    pool = urllib3.connection_from_url(access.url, maxsize=connections, timeout=TIMEOUT, retries=False, **tls)
+    pool.ConnectionCls = _Tls if secure else _Plain
+    return pool
+
+
+class _Plain(HTTPConnection):
+    """Head and body of a request go out in one piece: written one after the other, they wake the server twice."""
+
+    _pieces: list[Any] | None = None
+
+    def request(self, *args: Any, **more: Any) -> None:
+        pieces: list[Any] = []
+        self._pieces = pieces
+        try:
+            super().request(*args, **more)
+        finally:
+            self._pieces = None
+        super().send(b"".join(pieces))
+
+    def send(self, data: Any) -> None:
+        if self._pieces is None:
+            super().send(data)
+        else:
+            self._pieces.append(data)
+
+
+class _Tls(_Plain, HTTPSConnection):
+    pass
 
 
 def _compact(body: object) -> bytes:
