@@ -131,20 +131,20 @@ def fill(cluster: RealApiServer, options: argparse.Namespace) -> None:
 
 
 def floor(cluster: RealApiServer, count: int, threads: int) -> float:
-    """Pods a second, if each is four bare requests, as a start's."""
+    """Pods a second, if each is three bare requests, as a start's."""
     server = Server(Access.of_kubeconfig(cluster.schedulers), connections=threads)
     first = 0 if threads == 1 else count
 
     def start(number: int) -> None:
         name = f"floor{number}"
         pod, claim = f"{PODS}/{name}", f"{CLAIMS}/{name}-gpu"
-        server.ask("PATCH", pod, {"metadata": {"annotations": {"gpushare.dev/start": "x" * 200}}}, MERGE)
         server.ask("PATCH", claim, {"metadata": {"finalizers": ["gpushare.dev/floor"]}}, MERGE)
         device = {"request": "gpu", "driver": "floor.example.com", "pool": "n0", "device": "x" * 60}
         status = {"allocation": {"devices": {"results": [device]}}}
         server.ask("PATCH", f"{claim}/status", {"status": status}, MERGE)
         target = {"apiVersion": "v1", "kind": "Node", "name": "n0"}
-        server.ask("POST", f"{pod}/binding", {"metadata": {"name": name, "namespace": "team-a"}, "target": target})
+        meta = {"name": name, "namespace": "team-a", "annotations": {"gpushare.dev/start": "x" * 200}}
+        server.ask("POST", f"{pod}/binding", {"metadata": meta, "target": target})
 
     used, others = time.process_time(), cluster.cpu_seconds()
     rate = count / each(start, range(first, first + count), threads)

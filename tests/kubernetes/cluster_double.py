@@ -1,8 +1,8 @@
 """A stand-in for the API server that schedulers can work with: lists, watches, patches, bindings, evictions.
 
-It keeps what a real one keeps: versions that only grow, 409 for what has changed, 410 for a version that it has
-forgotten, 429 for an eviction that a budget of disruption forbids. What controllers and kubelets do is in
-kube_cluster.py. tests/kubernetes/test_scheduler_real.py asks a real server.
+It keeps what a real one keeps: versions that grow with each change and only then, 409 for what has changed, 410 for a
+version that it has forgotten, 429 for an eviction that a budget of disruption forbids, annotations of bindings. What
+controllers and kubelets do is in kube_cluster.py. tests/kubernetes/test_scheduler_real.py asks a real server.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ClusterDouble(ApiDouble):
                 return 409, {"message": "the object has been modified"}
             parts = ("status",) if path.endswith("/status") else ("metadata", "spec", "data", "webhooks")
             merged = merge(known, {name: value for name, value in body.items() if name in parts})
-            return 200, copy.deepcopy(self._store(where, merged))
+            return 200, copy.deepcopy(known if merged == known else self._store(where, merged))
 
     def _sub(self, what: str, path: str, body: Object) -> tuple[int, Object]:
         with self._lock:
@@ -186,6 +186,7 @@ class ClusterDouble(ApiDouble):
         if pod["spec"].get("nodeName") or known.get("deletionTimestamp"):
             return 409, {"message": f"pod {known['name']} is already assigned"}
         pod["spec"]["nodeName"] = body["target"]["name"]
+        known["annotations"] = {**known.get("annotations", {}), **meta.get("annotations", {})}
         done = {"type": "PodScheduled", "status": "True"}
         pod["status"] = merge(pod.get("status", {}), {"conditions": [done]})
         self._store(path, pod)

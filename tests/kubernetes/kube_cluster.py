@@ -113,6 +113,16 @@ class KubeCluster:
         made.make = lambda pod: self._make(pod, name, made, memory=memory, **more)
         return str(made.make(more.pop("pod", name)))
 
+    def submit_group(self, name: str, size: int, there: int | None = None, **more: Any) -> str:
+        """Pods `name`-0 and so on that start together; `there`: how many of them there are at first."""
+        program = more.pop("program", None) or Program(requeue=False)
+        more["labels"] = {**more.get("labels", {}), "gpushare.dev/pod-group": name}
+        more["annotations"] = {**more.get("annotations", {}), "gpushare.dev/pod-group-size": str(size)}
+        uid = self.submit(name, program, pod=f"{name}-0", **more)
+        for number in range(1, size if there is None else there):
+            program.make(f"{name}-{number}")
+        return uid
+
     def _make(
         self,
         pod: str,

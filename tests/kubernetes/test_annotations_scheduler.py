@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 from annotated_cluster import AnnotatedCluster
@@ -13,6 +14,7 @@ from kube_stage import until
 from scheduler_stage import GIB, Scheduler
 
 from gpushare.cluster.engines.kubernetes.api import Api
+from gpushare.cluster.engines.kubernetes.mark import read
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.seam import Accepted, Deposed, Refused, Unanswered
 from gpushare.cluster.model import Place
@@ -92,7 +94,7 @@ def test_a_pod_that_its_user_changes_meanwhile_starts_all_the_same(cluster, sche
     done = []
 
     def refuses(method, path, body):
-        if method == "PATCH" and "gpushare.dev/allocation" in json.dumps(body) and not done:
+        if method == "POST" and "gpushare.dev/allocation" in json.dumps(body) and not done:
             done.append(path)
             change_inside(cluster, labels={"x": "y"})
         return
@@ -106,7 +108,7 @@ def test_another_service_that_has_decided_meanwhile_is_not_overruled(cluster, sc
     uid = cluster.submit("train")
 
     def refuses(method, _, body):
-        if method == "PATCH" and "gpushare.dev/allocation" in json.dumps(body):
+        if method == "POST" and "gpushare.dev/allocation" in json.dumps(body):
             cluster.api.refuses = lambda *_: None
             mark = {"gpushare.dev/start": '{"job": "x", "attempt": 9}'}
             change_inside(cluster, annotations=mark)
@@ -118,29 +120,73 @@ def test_another_service_that_has_decided_meanwhile_is_not_overruled(cluster, sc
     assert notes(cluster, "train") == {}
 
 
-@pytest.mark.parametrize("after", ["mark", "allocation"])
-def test_a_scheduler_that_is_killed_in_the_middle_of_a_start_goes_on(cluster, tmp_path, after):
+def of_pods(cluster) -> list[tuple[str, str]]:
+    """What was written to pods."""
+    return [one for one in cluster.api.requests if one[0] in ("PATCH", "POST") and "/pods/" in one[1]]
+
+
+def test_a_start_is_one_request_all_of_it_or_nothing(cluster, scheduler):
     uid = cluster.submit("train", memory="8Gi")
+    scheduler.token()
+    before = cluster.pod("train")
+    cluster.api.refuses = lambda method, _, __: (500, {"message": "killed"}) if method == "POST" else None
+    with pytest.raises(Unanswered):
+        scheduler.start(uid, "n2", 1)
+    assert cluster.pod("train") == before and not scheduler.job(uid).tasks
+    cluster.api.refuses = lambda *_: None
+    cluster.api.requests.clear()
+    assert scheduler.start(uid, "n2", 1) == Accepted()
+    assert of_pods(cluster) == [("POST", f"{PODS}/train/binding")]
+
+
+@pytest.mark.parametrize("after", [0, 2, 3])
+def test_a_scheduler_that_is_killed_in_the_start_of_several_goes_on(cluster, after):
+    """After so many of two marks and two bindings."""
+    uid, left = cluster.submit_group("g", 2, memory="8Gi"), after
+
+    def refuses(method, path, _):
+        nonlocal left
+        if method in ("PATCH", "POST") and "/pods/" in path:
+            left -= 1
+            return (500, {"message": "killed"}) if left < 0 else None
+        return None
+
+    places = tuple(Place(0, task, "n2", (task,), 8 * GIB, 0) for task in range(2))
     first = Scheduler(cluster)
-    step = {"mark": "gpushare.dev/allocation", "allocation": "Binding"}[after]
-
-    def refuses(method, _, body):
-        return (500, {"message": "killed"}) if method in ("PATCH", "POST") and step in json.dumps(body) else None
-
     cluster.api.refuses = refuses
     with pytest.raises(Unanswered):
-        first.start(uid, "n2", 1)
+        first.start(uid, places=places)
     first.close()
     cluster.api.refuses = lambda *_: None
     second = Scheduler(cluster)
     try:
         second.token()
-        assert second.job(uid).tasks[0].node == "n2"
-        assert cluster.pod("train")["spec"]["nodeName"] == "n2" and notes(cluster, "train")["gpus"] == "GPU-n2-1"
+        second.engine.snapshot()
+        if not after:
+            assert second.start(uid, places=places) == Accepted()
+        assert [notes(cluster, f"g-{number}")["gpus"] for number in range(2)] == ["GPU-n2-0", "GPU-n2-1"]
         cluster.tick()
-        assert cluster.pod("train")["status"]["phase"] == "Running"
+        assert [task.phase for task in second.job(uid).tasks] == ["running", "running"]
     finally:
         second.close()
+
+
+@pytest.mark.parametrize("edit", [None, '{"memory": "70Gi"}'])
+def test_what_a_pod_carries_without_a_node_is_taken_out_of_it(cluster, scheduler, edit):
+    """An earlier release wrote it before the binding, and was killed in between."""
+    uid = cluster.submit("train", memory="8Gi")
+    assert scheduler.start(uid) == Accepted()
+
+    def change(pod):
+        del pod["spec"]["nodeName"]
+        mark = read(pod["metadata"]["annotations"]["gpushare.dev/start"])
+        pod["metadata"]["annotations"]["gpushare.dev/start"] = replace(mark, failed="it was not bound").text()
+        if edit:
+            pod["metadata"]["annotations"][carried.CLAIM] = edit
+
+    cluster.api.change(f"{PODS}/train", change)
+    assert [task.phase for task in scheduler.job(uid).tasks] == ["failed"]
+    assert notes(cluster, "train") == {}
 
 
 @pytest.mark.parametrize(
@@ -176,18 +222,17 @@ def test_a_pod_without_the_annotation_is_told_that_it_claims_nothing(cluster, sc
     assert "it claims no GPU" in cluster.pod("train")["status"]["conditions"][0]["message"]
 
 
-def test_an_allocation_that_nobody_decided_is_not_started_over(cluster, scheduler):
-    """A copy of a pod, where no webhook has taken it out."""
+def test_an_allocation_that_nobody_decided_is_taken_out(cluster, scheduler):
+    """A copy of a pod, where no webhook has done it. What it is started with is its own."""
     uid = cluster.submit("first")
     assert scheduler.start(uid) == Accepted()
     allocation = cluster.pod("first")["metadata"]["annotations"]["gpushare.dev/allocation"]
     copy = cluster.submit("copy")
     changed = {"gpushare.dev/allocation": allocation}
     cluster.api.change(f"{PODS}/copy", lambda pod: pod["metadata"]["annotations"].update(changed))
-    assert scheduler.job(copy) is None
-    scheduler.settle()
-    assert "is allocated already" in cluster.pod("copy")["status"]["conditions"][0]["message"]
-    assert not cluster.pod("copy")["spec"].get("nodeName")
+    assert not scheduler.job(copy).tasks and notes(cluster, "copy") == {}
+    assert scheduler.start(copy, "n2", 1) == Accepted()
+    assert notes(cluster, "copy")["gpus"] == "GPU-n2-1" and notes(cluster, "first")["gpus"] == "GPU-n1-0"
 
 
 def test_the_limit_of_a_queue_is_in_what_is_written(cluster, scheduler):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from claims import budget
-from kube_cluster import CLASSES, GIB, Program
+from kube_cluster import CLASSES, GIB
 from scheduler_stage import Scheduler
 
 from gpushare.cluster.engines.kubernetes.bounds import bounded
 from gpushare.cluster.engines.kubernetes.names import QUEUES
 from gpushare.cluster.engines.kubernetes.settings import Settings
+from gpushare.cluster.model import Place
 from gpushare.errors import UsageError
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.webhook.limits import NONE, Limits
@@ -100,18 +101,18 @@ def test_settings_say_it_for_the_whole_cluster(cluster):
 
 
 def test_a_start_after_a_restart_has_the_limit_too(cluster):
-    """Killed between the mark and the claim: the next service reads the queue again."""
+    """Killed between the marks and the claims: the next service reads the queue again."""
     queue(cluster, "a", maxLimit="0.5")
-    uid = cluster.submit("train", Program(requeue=False), queue="a", said={"limit": "max"})
+    uid = cluster.submit_group("train", 2, queue="a", said={"limit": "max"})
     first = Scheduler(cluster)
     cluster.api.refuses = lambda _, path, __: (503, {"message": "late"}) if "resourceclaims/" in path else None
     with pytest.raises(Exception, match="late"):
-        first.start(uid)
+        first.start(uid, places=tuple(Place(0, task, "n1", (task,), 8 * GIB, 0) for task in range(2)))
     first.close()
     cluster.api.refuses = lambda *_: None
     second = Scheduler(cluster)
     second.token()
     second.engine.snapshot()
     second.close()
-    assert limit(cluster, "train") == "40Gi"
+    assert limit(cluster, "train-0") == limit(cluster, "train-1") == "40Gi"
     assert NONE.most is None

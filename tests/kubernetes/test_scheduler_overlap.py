@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 
 import pytest
-from kube_cluster import PODS, KubeCluster
+from kube_cluster import CLAIMS, PODS, KubeCluster
 from scheduler_stage import GIB, Ruled, Scheduler
 
 from gpushare.cluster.engines.kubernetes.api import AT_ONCE
@@ -69,7 +69,7 @@ def test_as_many_as_there_are_threads_write_at_once(large, scheduler, monkeypatc
     uids, first = submitted(large, AT_ONCE), set()
 
     def asks(method, path, *more):
-        if method == "PATCH" and path.startswith(PODS) and path not in first:
+        if method == "PATCH" and path.startswith(CLAIMS) and path not in first:
             first.add(path)
             together.wait()
         return ask(method, path, *more)
@@ -86,7 +86,7 @@ def is_of_a_start(method: str, path: str) -> bool:
     return path.endswith("/binding") or (method == "PATCH" and not words_for_users)
 
 
-@pytest.mark.parametrize("point", [0, 1, 11, 40, 4 * MANY - 1])
+@pytest.mark.parametrize("point", [0, 1, 11, 40, 3 * MANY - 1])
 def test_killed_at_any_point_the_next_service_goes_on(large, tmp_path, point):
     """After so many writes the API server does not answer any more, and this service is gone."""
     ruled, left = Ruled(large, tmp_path), point

@@ -21,6 +21,7 @@ from real_api_server import HAS, RealApiServer, missing, with_claims
 from gpushare.cluster.engines.kubernetes import api as engine_api
 from gpushare.cluster.engines.kubernetes.api import Api
 from gpushare.cluster.engines.kubernetes.engine import Kubernetes
+from gpushare.cluster.engines.kubernetes.mark import read
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.loop import Loop
 from gpushare.cluster.engines.seam import Deposed, Evict, Refused, Unanswered
@@ -35,6 +36,7 @@ from gpushare.errors import NoSuchJob
 from gpushare.kubernetes import claim as claims
 from gpushare.kubernetes.reader import Reader
 from gpushare.kubernetes.server import MERGE, Access, Answer, Server
+from gpushare.kubernetes.server import Unanswered as NoAnswer
 from gpushare.kubernetes.slices import resource_slice
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -221,6 +223,39 @@ def test_a_binding_that_is_late_is_refused_by_the_server(stage):
         scheduler.ask("POST", f"{PODS}/late/binding", body)
     assert caught.value.status == 409
     stage.remove("late")
+
+
+def test_a_start_that_is_cut_off_before_its_binding_is_undone_and_done_anew(stage, monkeypatch):
+    """The binding comes to the server when the claim was given back: too late, where bindings have preconditions."""
+    uid = stage.submit("cut", "8Gi")
+    claim, ask = f"{CLAIMS}/cut-gpu", stage.api.server.ask
+    late: list[Any] = []
+    answers: list[int] = []
+
+    def asks(method, path, body=None, *more):
+        if path == f"{PODS}/cut/binding" and not late:
+            late.append(body)
+            assert stage.cluster.server.ask("GET", claim)["status"]["allocation"]
+            raise NoAnswer("as the test wants it")
+        answer = ask(method, path, body, *more)
+        if path == f"{claim}/status" and not body["status"].get("allocation"):
+            assert late and not stage.bound("cut")
+            if stage.cluster.own:
+                with pytest.raises(Answer) as caught:
+                    ask("POST", f"{PODS}/cut/binding", late[0])
+                answers.append(caught.value.status)
+            else:
+                answers.append(409)
+        return answer
+
+    monkeypatch.setattr(stage.api.server, "ask", asks)
+    stage.go(lambda: stage.bound("cut"))
+    assert answers == [409]
+    mark = read(stage.pod("cut")["metadata"]["annotations"]["gpushare.dev/start"])
+    assert (mark.job, mark.attempt, mark.node) == (uid, 1, stage.bound("cut"))
+    (result,) = stage.cluster.server.ask("GET", claim)["status"]["allocation"]["devices"]["results"]
+    assert result["pool"] == mark.node
+    stage.remove("cut")
 
 
 def test_an_eviction_is_the_servers(stage):

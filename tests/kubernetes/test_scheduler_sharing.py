@@ -7,7 +7,7 @@ from kube_cluster import CLAIMS, GIB, PODS, Program
 from test_scheduler_words import told
 
 from gpushare.cluster.engines.kubernetes.mark import read
-from gpushare.cluster.engines.seam import Accepted
+from gpushare.cluster.engines.seam import Accepted, Unanswered
 
 CLAIM = f"{CLAIMS}/both"
 
@@ -54,6 +54,20 @@ def test_one_that_comes_later_says_why_it_waits_and_then_joins(cluster, schedule
     assert cluster.pod("second")["spec"]["nodeName"] == "n1"
     mark = read(cluster.pod("second")["metadata"]["annotations"]["gpushare.dev/start"])
     assert (mark.job, mark.gpus, mark.amount) == (first, (0,), 8 * GIB)
+
+
+def test_a_start_that_was_cut_off_is_undone_though_another_of_them_starts_first_now(cluster, ruled):
+    """What the claim was given for the second is nobody's: the first was held back by its user until now."""
+    submit(cluster, "first", annotations={"gpushare.dev/hold": "true"})
+    second = submit(cluster, "second")
+    cluster.api.refuses = lambda _, path, __: (503, {"message": "away"}) if path.endswith("/binding") else None
+    with pytest.raises(Unanswered):
+        ruled.start(second)
+    assert cluster.api.objects[CLAIM]["status"]["reservedFor"][0]["uid"] == second
+    cluster.api.refuses = lambda *_: None
+    cluster.api.change(f"{PODS}/first", lambda pod: pod["metadata"]["annotations"].pop("gpushare.dev/hold"))
+    ruled.settle()
+    ruled.go(lambda: runs(cluster, "first", "second"))
 
 
 def test_it_runs_until_the_last_of_them_has_ended_and_the_worst_status_counts(cluster, ruled):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from claims import budget
 from kube_cluster import CLAIMS, CLASSES, NAMESPACE, NODES, PODS, SLICES, Program
 from scheduler_stage import GIB, Scheduler
 
+from gpushare.cluster.engines.kubernetes.mark import read
 from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Gone, Refused, Start, Unanswered
 from gpushare.cluster.model import Place
 
@@ -84,6 +87,24 @@ def test_a_server_that_shares_no_devices_gives_whole_ones(cluster, scheduler):
     assert cluster.pod("whole")["status"]["phase"] == "Running"
 
 
+def begun(cluster) -> list[tuple[str, str]]:
+    """What starts have written: the kind of object, and which part of it."""
+    kinds = {"pods": "pod", "resourceclaims": "claim"}
+    found = [path.split("/team-a/")[1].split("/") for _, path in writes(cluster, "/team-a/")]
+    return [(kinds[kind], *part) for kind, _, *part in found if kind in kinds]
+
+
+ALONE = [("claim",), ("claim", "status"), ("pod", "binding")]
+
+
+def test_a_start_is_three_requests_and_its_mark_comes_with_the_binding(cluster, scheduler):
+    uid = cluster.submit("train")
+    assert scheduler.start(uid, "n2", 1) == Accepted()
+    assert begun(cluster) == ALONE
+    mark = read(cluster.pod("train")["metadata"]["annotations"]["gpushare.dev/start"])
+    assert (mark.job, mark.attempt, mark.node, mark.gpus, mark.amount) == (uid, 1, "n2", (1,), 8 * GIB)
+
+
 def test_a_start_that_is_repeated_writes_nothing_more(cluster, scheduler):
     uid = cluster.submit("train")
     token = scheduler.token()
@@ -98,14 +119,13 @@ def test_a_start_that_is_repeated_writes_nothing_more(cluster, scheduler):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("PATCH", f"{PODS}/train"),
         ("PATCH", CLAIMS + "/{}"),
         ("PATCH", CLAIMS + "/{}/status"),
         ("POST", f"{PODS}/train/binding"),
     ],
 )
 def test_a_write_that_is_refused_is_answered_with_the_servers_own_words(cluster, scheduler, method, path, status):
-    """The pod's mark, the claim's finalizer, its allocation, the binding: nothing is left of the start."""
+    """The claim's finalizer, its allocation, the binding: nothing is left of the start."""
     uid = cluster.submit("train")
     path = path.format(cluster.claim_of("train")["metadata"]["name"])
     scheduler.token()
@@ -122,10 +142,9 @@ def test_a_write_that_is_refused_is_answered_with_the_servers_own_words(cluster,
 # ---- interrupted ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", range(4))
-def test_killed_between_two_writes_the_next_service_goes_on(cluster, scheduler, point):
-    """The mark, the claim's finalizer, its allocation, the binding: after so many the API server does not answer."""
-    uid, left = cluster.submit("train"), point
+def away_after(cluster, point: int) -> None:
+    """The API server answers to so many writes of starts, and to none after these."""
+    left = point
 
     def refuses(method, path, _):
         nonlocal left
@@ -134,26 +153,166 @@ def test_killed_between_two_writes_the_next_service_goes_on(cluster, scheduler, 
             return (503, {"message": "away"}) if left < 0 else None
         return None
 
-    scheduler.token()
     cluster.api.refuses = refuses
+
+
+@pytest.mark.parametrize("point", range(3))
+def test_killed_between_two_writes_the_next_service_starts_it_anew(cluster, scheduler, point):
+    """The claim's finalizer, its allocation, the binding: what is there of them nobody needs any more."""
+    uid = cluster.submit("train")
+    scheduler.token()
+    away_after(cluster, point)
     with pytest.raises(Unanswered):
         scheduler.start(uid)
     cluster.api.refuses = lambda *_: None
     other = Scheduler(cluster)
     try:
+        assert other.job(uid) is not None
+        assert is_allocated(cluster, "train") is (point == 2), "one that does not lead only looks"
         other.token()
-        seen = other.job(uid)
-        assert [task.phase for task in seen.tasks] == (["starting"] if point else [])
-        if not point:
-            assert other.start(uid) == Accepted()
-        assert cluster.pod("train")["spec"]["nodeName"] == "n1"
+        seen = other.engine.snapshot()
+        assert [one.tasks for one in seen.jobs] == [()] and not is_allocated(cluster, "train")
+        assert not any(node.foreign for node in seen.nodes), "what it has given back is free at once"
+        assert other.start(uid, "n2", 1) == Accepted()
         cluster.tick()
-        other.settle()
         (task,) = other.job(uid).tasks
-        assert (task.phase, task.attempt, task.node, task.gpus) == ("running", 1, "n1", (0,))
+        assert (task.phase, task.attempt, task.node, task.gpus) == ("running", 1, "n2", (1,))
     finally:
         other.close()
-    assert len([one for one in writes(cluster) if one[1].endswith("/binding")]) <= 2
+
+
+def is_allocated(cluster, pod: str) -> bool:
+    return bool((cluster.claim_of(pod).get("status") or {}).get("allocation"))
+
+
+PAIR = tuple(Place(0, task, "n1", (task,), 8 * GIB, 0) for task in range(2))
+
+
+@pytest.mark.parametrize("point", [0, 2, 3, 4, 5, 6, 7])
+def test_killed_in_the_start_of_several_the_next_service_goes_on_where_the_marks_are(cluster, scheduler, point):
+    """Two marks, a finalizer and an allocation for each claim, two bindings."""
+    uid = cluster.submit_group("g", 2)
+    scheduler.token()
+    away_after(cluster, point)
+    with pytest.raises(Unanswered):
+        scheduler.start(uid, places=PAIR)
+    cluster.api.refuses = lambda *_: None
+    other = Scheduler(cluster)
+    try:
+        other.token()
+        assert [task.phase for task in other.job(uid).tasks] == ["starting"] * min(point, 2)
+        if point:
+            assert [cluster.pod(f"g-{number}")["spec"].get("nodeName") for number in range(2)] == ["n1", "n1"]
+        else:
+            assert other.start(uid, places=PAIR) == Accepted()
+        cluster.tick()
+        assert [(task.phase, task.node, task.gpus) for task in other.job(uid).tasks] == [
+            ("running", "n1", (0,)),
+            ("running", "n1", (1,)),
+        ]
+    finally:
+        other.close()
+
+
+def late_bindings(cluster) -> list:
+    """Bindings that the API server does not answer: calling one is to carry it out, with the status."""
+    found = []
+
+    def refuses(_, path, body):
+        if not path.endswith("/binding"):
+            return None
+        pod = path.removesuffix("/binding")
+        found.append(lambda: cluster.api._bind(pod, copy.deepcopy(cluster.api.objects[pod]), body)[0])
+        return 503, {"message": "away"}
+
+    cluster.api.refuses = refuses
+    return found
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_binding_that_is_carried_out_late_does_not_bind_what_has_lost_its_gpu(cluster, scheduler, failed_before):
+    """However often: each time the pod is another version when its claim is given back."""
+    uid, attempt = cluster.submit("train"), 1
+    if failed_before:
+        cluster.api.refuses = lambda _, path, __: (403, {"message": "no"}) if path.endswith("binding") else None
+        assert isinstance(scheduler.start(uid), Refused)
+        attempt = 2
+    bindings = late_bindings(cluster)
+    for _ in range(2):
+        with pytest.raises(Unanswered):
+            scheduler.start(uid, attempt=attempt)
+        assert is_allocated(cluster, "train")
+        assert not [task for task in scheduler.job(uid).tasks if task.holds] and not is_allocated(cluster, "train")
+    cluster.api.refuses = lambda *_: None
+    assert [late() for late in bindings] == [409, 409]
+    assert scheduler.start(uid, "n2", 1, attempt=attempt) == Accepted()
+    assert cluster.pod("train")["spec"]["nodeName"] == "n2" and is_allocated(cluster, "train")
+
+
+def test_a_binding_that_was_carried_out_and_not_answered_is_a_start(cluster, scheduler):
+    uid = cluster.submit("train")
+    bindings, token = late_bindings(cluster), scheduler.token()
+    with pytest.raises(Unanswered):
+        scheduler.start(uid, token=token)
+    cluster.api.refuses = lambda *_: None
+    assert [late() for late in bindings] == [201]
+    (task,) = scheduler.job(uid).tasks
+    assert (task.phase, task.attempt, task.node, task.gpus) == ("starting", 1, "n1", (0,))
+    before = writes(cluster)
+    assert scheduler.start(uid) == Accepted() and writes(cluster) == before
+    assert is_allocated(cluster, "train")
+
+
+def test_a_binding_that_was_carried_out_while_its_claim_was_to_be_given_back_keeps_it(cluster, scheduler):
+    """The watch has not told of it yet: the API server does, when the pod is written to."""
+    uid = cluster.submit("train")
+    bindings = late_bindings(cluster)
+    with pytest.raises(Unanswered):
+        scheduler.start(uid)
+
+    def refuses(method, path, _):
+        if (method, path) == ("PATCH", f"{PODS}/train") and bindings:
+            assert bindings.pop()() == 201
+
+    cluster.api.refuses = refuses
+    scheduler.engine.snapshot()
+    assert not bindings
+    assert [task.phase for task in scheduler.job(uid).tasks] == ["starting"] and is_allocated(cluster, "train")
+
+
+@pytest.mark.parametrize("what", ["PATCH", "POST"])
+def test_a_pod_that_is_deleted_in_the_middle_of_its_start_leaves_its_claim_free(cluster, scheduler, what):
+    """Before the allocation, and before the binding."""
+    uid = cluster.submit("train")
+    claim = cluster.claim_of("train")["metadata"]["name"]
+
+    def refuses(method, path, _):
+        if method == what and path in (f"{CLAIMS}/{claim}/status", f"{PODS}/train/binding"):
+            cluster.api.refuses = lambda *_: None
+            cluster.api._remove(f"{PODS}/train")
+
+    scheduler.token()
+    cluster.api.refuses = refuses
+    assert scheduler.start(uid) == Gone()
+    assert cluster.pod("train") is None and not cluster.api.objects[f"{CLAIMS}/{claim}"]["status"].get("allocation")
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_pod_that_somebody_binds_in_the_middle_of_its_start_is_theirs(cluster, scheduler, node):
+    uid = cluster.submit("train")
+
+    def refuses(_, path, __):
+        if path.endswith("/binding"):
+            cluster.api.refuses = lambda *_: None
+            pod = copy.deepcopy(cluster.pod("train"))
+            pod["spec"]["nodeName"] = node
+            cluster.api._store(f"{PODS}/train", pod)
+
+    scheduler.token()
+    cluster.api.refuses = refuses
+    assert scheduler.start(uid) == Refused(f"somebody else has bound it to {node}")
+    assert "gpushare.dev/start" not in cluster.pod("train")["metadata"]["annotations"]
+    assert scheduler.job(uid) is None
 
 
 def test_what_has_changed_meanwhile_is_read_again(cluster, scheduler):
@@ -180,7 +339,7 @@ def test_a_claim_that_another_scheduler_takes_first_is_left_to_it(cluster, sched
     theirs = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"resource": "pods", "uid": "x"}]}
 
     def refuses(method, where, _):
-        if method == "PATCH" and where == f"{PODS}/train":
+        if method == "PATCH" and where == path:
             cluster.api.objects[path]["status"] = theirs
             cluster.api.objects[path]["metadata"]["resourceVersion"] = "999999"
         return
@@ -368,13 +527,9 @@ def test_a_pod_that_ends_well_when_it_is_evicted_is_done_only_if_it_was_to_end(c
 # ---- pod groups ----------------------------------------------------------------------------------------
 
 
-def group(cluster, count: int, size: int = 3) -> tuple[str, Program]:
-    program = Program(requeue=False)
-    labels, annotations = {"gpushare.dev/pod-group": "g"}, {"gpushare.dev/pod-group-size": str(size)}
-    uid = cluster.submit("g", program, pod="g-0", memory=None, queue="a", labels=labels, annotations=annotations)
-    for number in range(1, count):
-        program.make(f"g-{number}")
-    return uid, program
+def group(cluster, count: int) -> tuple[str, Program]:
+    uid = cluster.submit_group("g", 3, count, memory=None, queue="a")
+    return uid, cluster.programs["g"]
 
 
 def test_a_group_starts_when_all_of_its_pods_are_there_and_all_fit(cluster, ruled):
@@ -389,6 +544,19 @@ def test_a_group_starts_when_all_of_its_pods_are_there_and_all_fit(cluster, rule
     ruled.go(lambda: program.began)
     assert program.began == 3 and len(ruled.job(uid).tasks) == 3 and ruled.job(other).tasks
     assert len({(task.node, task.gpus) for task in ruled.job(uid).tasks}) == 3
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_of_a_group_no_claim_is_touched_where_one_pod_cannot_be_marked(cluster, scheduler, status):
+    uid = cluster.submit_group("g", 2)
+    cluster.api.refuses = lambda method, path, _body: (
+        (status, {"message": "no"}) if (method, path) == ("PATCH", f"{PODS}/g-1") else None
+    )
+    answer = scheduler.start(uid, places=PAIR)
+    assert answer == Gone() if status == 404 else isinstance(answer, Refused)
+    assert set(begun(cluster)) == {("pod",)}
+    cluster.api.refuses = lambda *_: None
+    assert scheduler.start(uid, places=PAIR, attempt=2) == Accepted()
 
 
 def test_of_a_group_none_is_bound_where_one_claim_cannot_be_had(cluster, scheduler):

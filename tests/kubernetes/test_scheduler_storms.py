@@ -37,8 +37,17 @@ def test_a_storm_of_conflicts_loses_and_doubles_nothing(cluster, ruled, seed):
     assert not any(claim.get("status") for path, claim in cluster.api.objects.items() if path.startswith(CLAIMS))
 
 
-@pytest.mark.parametrize(("method", "kind"), [("POST", "/binding"), ("PATCH", "/pods/"), ("PATCH", "/resourceclaims/")])
-def test_a_start_whose_object_keeps_changing_has_not_failed(cluster, ruled, method, kind):
+@pytest.mark.parametrize(
+    ("method", "kind", "pods"),
+    [
+        ("POST", "/binding", 1),
+        ("POST", "/binding", 2),
+        ("PATCH", "/pods/", 2),
+        ("PATCH", "/resourceclaims/", 1),
+        ("PATCH", "/resourceclaims/", 2),
+    ],
+)
+def test_a_start_whose_object_keeps_changing_has_not_failed(cluster, ruled, method, kind, pods):
     """It is tried again in the same attempt; only what the API server has an objection to counts as a failure."""
     left = [20]
 
@@ -48,12 +57,15 @@ def test_a_start_whose_object_keeps_changing_has_not_failed(cluster, ruled, meth
         left[0] -= 1
         return 409, {"message": "the object has been modified"}
 
-    cluster.submit("p", Program(requeue=False), queue="a")
+    if pods == 1:
+        cluster.submit("p", pod="p-0", queue="a")
+    else:
+        cluster.submit_group("p", pods, queue="a")
     cluster.api.refuses = refuses
     ruled.settle()
-    ruled.go(lambda: cluster.programs["p"].began)
+    ruled.go(lambda: cluster.programs["p"].began == pods)
     assert left == [0]
-    assert json.loads(cluster.pod("p")["metadata"]["annotations"][MARK])["attempt"] == 1
+    assert {json.loads(pod["metadata"]["annotations"][MARK])["attempt"] for _, pod in cluster.pods()} == {1}
 
 
 @pytest.mark.parametrize("renewed", ["1999-01-01T00:00:00.000000Z", "2199-01-01T00:00:00.000000Z"])

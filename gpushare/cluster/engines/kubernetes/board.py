@@ -89,6 +89,8 @@ class Member:
     """Why it cannot have its claims, or is no part of its group."""
     joins: bool = field(default=False, init=False)
     """Its start is one of a claim that another pod has already."""
+    given: Mapping[str, str] = field(default_factory=dict, init=False)
+    """Where the API server has no claims: annotations that it gets with its binding."""
     keys: tuple[Key, ...] = field(init=False)
     """Of its claims."""
     created: float = field(init=False)
@@ -153,6 +155,11 @@ class Member:
     @property
     def phase(self) -> Phase | None:
         return phase_of(self.pod, self.mark, holds=self.holds)
+
+    @property
+    def keeps(self) -> bool:
+        """It holds what it was not bound with: that start is over, or nobody knows any more where it was to run."""
+        return not self.bound and self.holds and self.phase != "starting"
 
     @property
     def held(self) -> bool:
@@ -233,7 +240,7 @@ class Board:
             one.ended = one.ended or one.over
         sharing.tie(self.members.values(), self.nodes)
         for one in self.members.values():
-            one.taken = "" if one.mark.node or one.follows else _taken(one.claims)
+            one.taken = "" if one.mark.node or one.follows else _taken(one)
         queue_users.bar(self.members.values(), Users(listed.queues or {}, listed.namespaces, self._open_queues))
         alike.compare(self.members.values())
         alike.find_nodes(self.members.values(), {name: listed.nodes["", name] for name in self.nodes})
@@ -477,10 +484,10 @@ def exit_of(pod: Thing) -> int | None:
     return max(found, key=abs, default=None)
 
 
-def _taken(claims: Sequence[Thing]) -> str:
-    """Why they cannot be had; "": they can."""
-    for one in claims:
-        if (one.get("status") or {}).get("allocation"):
+def _taken(member: Member) -> str:
+    """Why it cannot have its claims; "": it can."""
+    for one in member.claims:
+        if (one.get("status") or {}).get("allocation") and not for_pod(one, member.uid):
             hint = "give each pod a claim of its own, by a ResourceClaimTemplate"
             return f"claim {'/'.join(key_of(one))} is allocated already, for another pod ({hint})"
     return ""

@@ -1,9 +1,10 @@
 """An Engine (seam.py) over the API server of Kubernetes: pods of `schedulerName: gpushare` wait, and are started.
 
-A start is three writes: the pod's mark (mark.py) says where it is to run, its claims get exactly these GPUs, and the
-pod is bound to the node. The mark comes first and is the only record: a service that starts again goes on from there.
-The node's plugin then makes a budget of each claim (gpushare/kubernetes/). On a server without claims these are in
-annotations of the pod (carriers.py).
+A start: the pod's claims get exactly its GPUs, and the pod is bound to the node. Its binding brings the mark (mark.py),
+the only record of what was decided; where several pods start together, or volumes are made first, the marks are written
+before all else, and a service that starts again goes on from there. What a pod has without such a mark and without a
+node is given back. The node's plugin then makes a budget of each claim (gpushare/kubernetes/). On a server without
+claims these are in annotations of the pod (carriers.py), which come with its binding, too.
 
 An eviction is one of the API server's: budgets of disruption are obeyed, and the pod is gone for good. The pod that its
 owner makes instead takes its seat (seats.py).
@@ -104,6 +105,8 @@ class Kubernetes(QueueKeeper):
         self._classes: Mapping[str, Thing] = {}
         self._room = Room(self._board)
         self._notes = 0
+        self._newest: Token = (0, 0)
+        """The newest command to start something."""
         self._leadership = api.leadership(clock)
 
     def close(self) -> None:
@@ -135,6 +138,7 @@ class Kubernetes(QueueKeeper):
         self._look()
         self._notes = 0
         if self._leads:
+            self._give_back_kept()
             for member in list(self._board.members.values()):
                 self._tend(member)
         board = self._board
@@ -159,21 +163,34 @@ class Kubernetes(QueueKeeper):
         self._board.look(listed, self._clock())
         self._room.look()
 
-    def _tend(self, member: Member) -> None:
-        """Finish what was begun: a start of which only the mark is there, and the end of one that was not bound."""
-        phase = member.phase
+    def _give_back_kept(self) -> None:
+        """The pod is written to first, so that a binding that is still on its way comes too late."""
+        kept = [one for one in self._board.members.values() if one.keeps]
+        for member in kept:
+            newest = max((self._leadership.term, 0), self._newest, member.mark.token)
+            with self._logged(member):
+                self._api.write.mark(member, replace(member.mark, token=newest))
+                self._api.write.free(member)
+        if kept:
+            self._look()
+
+    @contextlib.contextmanager
+    def _logged(self, member: Member) -> Iterator[None]:
         try:
+            yield
+        except (*self._api.FAILURES, Deposed, Unanswered) as error:
+            log.warning("pod %s: %s", member.title, error or type(error).__name__)
+
+    def _tend(self, member: Member) -> None:
+        """Finish what was begun: a start of which the mark is there."""
+        with self._logged(member):
             why = self._why_not(member)
             if why:
                 self._tell(member, why)
             elif member.follows is not None and not member.held:
                 self._join(member, member.follows)
-            elif phase == "starting" and not member.bound:
+            elif member.phase == "starting" and not member.bound:
                 self._go_on(member)
-            elif phase == "stopping" and not member.bound:
-                self._api.write.free(member)
-        except (*self._api.FAILURES, Deposed, Unanswered) as error:
-            log.warning("pod %s: %s", member.title, error or type(error).__name__)
 
     def _go_on(self, member: Member) -> None:
         mark, board = member.mark, self._board
@@ -239,6 +256,7 @@ class Kubernetes(QueueKeeper):
     def _prepare(self, command: Start, token: Token) -> Answer | list[Due]:
         """The pods that are due, whose room is taken; else the answer."""
         self._check_term(token)
+        self._newest = max(self._newest, token)
         if command.uid not in self._board.jobs:
             return Gone()
         due: list[tuple[Member, Place]] = []

@@ -2,8 +2,8 @@
 
     gpushare.dev/start: '{"job": "6f1c...", "attempt": 1, "node": "n2", "gpus": [1], "amount": 8589934592, ...}'
 
-There is no other place for it, so a service that starts again finds everything. Only the engine writes it: the policy
-in deploy/kubernetes refuses it to others.
+There is no other place for it, so a service that starts again finds every start that was decided for good. Only the
+engine writes it: the policy in deploy/kubernetes refuses it to others.
 """
 
 from __future__ import annotations

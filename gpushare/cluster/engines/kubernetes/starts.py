@@ -3,7 +3,6 @@ overlap, each in a thread of its own: none touches what another does."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,26 +42,28 @@ class Starter:
 
     def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
         """All marks, then all claims, then all volumes, then all bindings: what a pod of a group lacks is known before
-        one is bound, and none is while the volume of another is made. Unless it is Accepted, those that are not bound
-        hold nothing."""
-        marked: list[Due] = []
+        one is bound, and none is while the volume of another is made. The mark of one alone comes with its binding.
+        Unless it is Accepted, those that are not bound hold nothing."""
+        begun: list[Due] = []
         crowded = too_few_volumes(due)
         if crowded:
             return Refused("too few of its volumes are free there", crowded)
+        makes_volumes = any(one.unmade for one in due)
         for one in due:
             try:
-                self.write.mark(one.member, one.mark)
+                if makes_volumes or len(due) > 1:
+                    self.write.mark(one.member, one.mark)
             except writes.Gone:
-                return self._undo(marked, Gone())
+                return self._undo(begun, Gone())
             except writes.Refusal as error:
-                return self._undo(marked, Refused(str(error)))
-            marked.append(one)
+                return self._undo(begun, Refused(str(error)))
+            begun.append(one)
         steps = [lambda one: self._allocate(one, classes), self._make_volumes]
-        for step in steps if any(one.unmade for one in due) else [*steps, self._bind]:
+        for step in steps if makes_volumes else [*steps, self._bind]:
             for one in due:
                 refused = step(one)
                 if refused is not None:
-                    return self._undo(marked, refused)
+                    return self._undo(begun, refused)
         return Accepted()
 
     def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
@@ -75,18 +76,28 @@ class Starter:
             self._fail(one, refused)
         return refused
 
-    def _undo(self, marked: Sequence[Due], answer: Answer) -> Answer:
+    def _undo(self, begun: Sequence[Due], answer: Answer) -> Answer:
         """What is bound stays, and is evicted by the loop."""
         why = answer if isinstance(answer, Refused) else Refused("a pod of it is gone")
-        for one in marked:
-            if not one.member.bound:
-                with contextlib.suppress(*FAILURES):
-                    self._fail(one, why)
+        for one in begun:
+            if one.member.bound:
+                continue
+            try:
+                self._fail(one, why)
+            except writes.Gone:
+                answer = Gone()
+            except FAILURES:
+                continue  # the next look finds what is left of it
         return answer
 
     def _fail(self, one: Due, why: Refused) -> None:
+        """Raises Gone if the pod is. It holds nothing then either."""
         self.told.pop((one.member.uid, one.mark.attempt), None)
-        self.write.mark(one.member, replace(one.member.mark, failed=why.why, blame=why.node is not None))
+        try:
+            self.write.mark(one.member, replace(one.mark, failed=why.why, blame=why.node is not None))
+        except writes.Gone:
+            self.write.free(one.member)
+            raise
         self.write.free(one.member)
 
     def _allocate(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
@@ -95,7 +106,7 @@ class Starter:
         if one.member.asked is None:
             return Refused("one of its claims is gone")
         try:
-            self.write.allocate(one.member, classes, one.devices, one.blocks)
+            self.write.allocate(one.member, one.mark, classes, one.devices, one.blocks)
         except FAILURES as error:
             return Refused(str(error) or "one of its claims is gone")
         return None
@@ -129,7 +140,7 @@ class Starter:
         if one.unmade:
             return None
         try:
-            self.write.bind(one.member)
+            self.write.bind(one.member, one.mark)
         except FAILURES as error:
             return Refused(str(error) or "it is gone")
         return None

@@ -106,29 +106,36 @@ class Writer:
         member.pod = found
         self.watched[PODS].put(found)
 
-    def bind(self, member: Member) -> None:
-        """To the node of its mark."""
+    def bind(self, member: Member, mark: Mark) -> None:
+        """To the node of this mark. The binding brings what it says of the pod: the mark, and what allocate() has left
+        for it."""
+        notes = {MARK: mark.text(), **member.given}
         for _ in range(TRIES):
             if member.bound:
                 break
             meta = member.pod["metadata"]
-            body = {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion")},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": member.mark.node},
-            }
+            said = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion")}
+            target = {"apiVersion": "v1", "kind": "Node", "name": mark.node}
+            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {**said, "annotations": notes}, "target": target}
             try:
                 self._ask("POST", f"{POD.format(*member.key)}/binding", body)
             except Conflict:
-                self._read_again(member)
+                self._bind_again(member)
                 continue
-            member.pod = {**member.pod, "spec": {**member.pod["spec"], "nodeName": member.mark.node}}
+            meta = {**meta, "annotations": {**(meta.get("annotations") or {}), **notes}}
+            member.pod = {**member.pod, "metadata": meta, "spec": {**member.pod["spec"], "nodeName": mark.node}}
+            member.mark = mark
             self.watched[PODS].put(dict(member.pod))
         if not member.bound:
             raise Unanswered(f"pod {member.title} changes all the time")
-        if member.bound != member.mark.node:
-            raise Refusal(f"it is bound to {member.bound}, not to {member.mark.node}")
+        if member.bound != mark.node or member.mark != mark:
+            raise Refusal(f"somebody else has bound it to {member.bound}")
+
+    def _bind_again(self, member: Member) -> None:
+        if member.given:
+            self._claim_again(member, 0)
+        else:
+            self._read_again(member)
 
     def evict(self, member: Member, grace: float) -> None:
         """By the eviction API, which may refuse it: Refusal with the time to ask again. `grace`: seconds, at least 1,
@@ -157,27 +164,30 @@ class Writer:
     def allocate(
         self,
         member: Member,
+        mark: Mark,
         classes: Mapping[str, Thing],
         devices: Sequence[Device],
         blocks: Sequence[Sequence[Thing]] = (),
     ) -> None:
-        """Its claims get these GPUs, in their order. Nothing where they have them already. `blocks`: of each, what is
-        added to its config."""
+        """Its claims get these GPUs of the mark's node, in their order. Nothing where they have them already. Where the
+        API server has no claims, the pod gets them with its binding. `blocks`: of each, what is added to its config."""
         assert member.asked is not None
         left = list(devices)
         for place, (_, count) in enumerate(member.asked.claims):
             mine, left = left[:count], left[count:]
-            self._allocate(member, place, classes, mine, blocks[place] if blocks else ())
+            self._allocate(member, place, mark, mine, classes=classes, more=blocks[place] if blocks else ())
 
     def _allocate(
         self,
         member: Member,
         place: int,
-        classes: Mapping[str, Thing],
+        mark: Mark,
         devices: Sequence[Device],
+        *,
+        classes: Mapping[str, Thing],
         more: Sequence[Thing],
     ) -> None:
-        wanted = [(member.mark.node, device.name) for device in devices]
+        wanted = [(mark.node, device.name) for device in devices]
         for _ in range(TRIES):
             claim = member.claims[place]
             title = "/".join(key_of(claim))
@@ -194,20 +204,23 @@ class Writer:
                 if member.joins:
                     self._claim_status(member, place, {"reservedFor": [*reserved(claim), pod]})
                     return
-                claim = self._protect(member, place)
-                made = allocation(claim, classes, member.mark.node, devices, member.mark.amount)
+                made = allocation(claim, classes, mark.node, devices, mark.amount)
                 made["devices"]["config"] += more
-                self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]}, devices)
+                if carried.is_carried(claim):
+                    member.given = _given(claim, made, mark, devices)
+                    return
+                self._protect(member, place)
+                self._claim_status(member, place, {"allocation": made, "reservedFor": [pod]})
             except Conflict:
                 self._claim_again(member, place)
                 continue
             return
         raise Unanswered(f"claim {title} changes all the time")
 
-    def _protect(self, member: Member, place: int) -> Thing:
+    def _protect(self, member: Member, place: int) -> None:
         claim = member.claims[place]
         there = list(claim["metadata"].get("finalizers") or ())
-        if FINALIZER not in there and not carried.is_carried(claim):
+        if FINALIZER not in there:
             said = {"resourceVersion": claim["metadata"]["resourceVersion"], "finalizers": [*there, FINALIZER]}
             path = CLAIM.format(*key_of(claim))
             try:
@@ -217,7 +230,6 @@ class Writer:
                     raise
                 found = self._protect_stored(path)
             self._keep(member, place, found)
-        return member.claims[place]
 
     def _protect_stored(self, path: str) -> dict[str, Any]:
         """Of a claim that no patch may touch, because its writer has put white space into the driver's block."""
@@ -239,9 +251,19 @@ class Writer:
                 others = [one for one in reserved(claim) if one.get("uid") != member.uid]
                 freed = {"reservedFor": others} if others else {"allocation": None, "reservedFor": None}
                 try:
-                    self._claim_status(member, place, freed)
+                    if carried.is_carried(claim):
+                        self._take(member)
+                    else:
+                        self._claim_status(member, place, freed)
                 except Conflict:
                     self._claim_again(member, place)
+
+    def _take(self, member: Member) -> None:
+        """What it carries of an allocation and was not bound with."""
+        said = {"resourceVersion": member.pod["metadata"]["resourceVersion"], "annotations": carried.taken()}
+        member.pod = self._ask("PATCH", POD.format(*member.key), {"metadata": said}, MERGE)
+        self.watched[PODS].put(member.pod)
+        self._keep_carried(member)
 
     def _claim_again(self, member: Member, place: int) -> None:
         """It has changed meanwhile. Raises Deposed where another service has decided about its pod."""
@@ -254,20 +276,8 @@ class Writer:
         else:
             self._keep(member, place, self._ask("GET", CLAIM.format(*key_of(member.claims[place]))))
 
-    def _claim_status(self, member: Member, place: int, status: dict[str, Any], devices: Sequence[Device] = ()) -> None:
+    def _claim_status(self, member: Member, place: int, status: dict[str, Any]) -> None:
         claim = member.claims[place]
-        if carried.is_carried(claim):
-            said, mark = status.get("allocation"), member.mark
-            uuids = [one.uuid for one in devices]
-            try:
-                notes = carried.given(claim, said, mark.node, mark.amount, uuids) if said else carried.taken()
-            except UsageError as error:
-                raise Refusal(f"{error.message} ({error.hint})" if error.hint else error.message) from None
-            meta = {"resourceVersion": member.pod["metadata"]["resourceVersion"], "annotations": notes}
-            member.pod = self._ask("PATCH", POD.format(*member.key), {"metadata": meta}, MERGE)
-            self.watched[PODS].put(member.pod)
-            self._keep_carried(member)
-            return
         said = {"metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]}, "status": status}
         self._keep(member, place, self._ask("PATCH", f"{CLAIM.format(*key_of(claim))}/status", said, MERGE))
 
@@ -348,3 +358,10 @@ class Writer:
             raise Refusal(error.message, late if error.status == TOO_MANY else None) from None
         except GpushareError as error:
             raise Unanswered(str(error)) from None
+
+
+def _given(claim: Thing, allocation: Thing, mark: Mark, devices: Sequence[Device]) -> dict[str, str]:
+    try:
+        return carried.given(claim, allocation, mark.node, mark.amount, [one.uuid for one in devices])
+    except UsageError as error:
+        raise Refusal(f"{error.message} ({error.hint})" if error.hint else error.message) from None
