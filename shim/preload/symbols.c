@@ -265,9 +265,9 @@ static bool is_same_function(const struct row *row, const void *found) {
 
 /* true: a look-up by cuGetProcAddress goes past the hook. */
 static bool compare_row(struct row *row) {
-    void *real = __atomic_load_n(row->real, __ATOMIC_RELAXED),
-         *found = real == (void *)gs_missing ? NULL : by_name(row);
-    if (found == NULL || found == real || gs_hook_for(found) != NULL)
+    void *real = __atomic_load_n(row->real, __ATOMIC_RELAXED);
+    void *found = real == (void *)gs_missing ? NULL : by_name(row);
+    if (found == NULL || gs_hook_for(found) != NULL)
         return false;
     if (!is_same_function(row, found))
         return true;
