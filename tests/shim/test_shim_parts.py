@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 PARTS = (
-    *("packet", "device", "graph_pool", "pool", "limit", "copies", "stream", "entry", "symbols"),
+    *("packet", "device", "graph_pool", "pool", "limit", "copies", "stream", "entry", "symbols", "loader"),
     *("block", "charge", "linear", "async", "account", "python"),
     *("gate", "client", "array", "vmm", "trim", "info", "context", "graph", "nvml", "borrower", "thread"),
 )
