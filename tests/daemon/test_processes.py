@@ -93,6 +93,15 @@ def test_a_program_that_does_not_say_its_name_has_that_of_its_file():
         child.kill()
 
 
+def test_a_program_is_called_what_it_calls_itself(tmp_path):
+    """Not what the kernel calls it, which has 15 characters of its file's name."""
+    program = tmp_path / "a_program_with_a_long_name"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "60"]) as child:
+        until(lambda: command_of(child.pid) == "a_program_with_a_long_name")
+        child.kill()
+
+
 def test_names_go_to_terminals():
     assert printable("a\x1b[31mb\n", 20) == "a?[31mb?" and printable("abc", 2) == "ab"
 
