@@ -103,7 +103,7 @@ def _of_reclaim(killed: Killed) -> Details:
 
 def _of_breach(killed: Killed) -> Details:
     facts = [("used", f"{format_bytes(killed['usage'])}, as the driver saw it"), ("reason", killed["reason"])]
-    return facts, "contexts and loaded modules count: raise --limit if that is what it needs"
+    return facts, "contexts and loaded modules count: raise --limit, and --request with it, if that is what it needs"
 
 
 def _of_stuck_suspension(killed: Killed) -> Details:

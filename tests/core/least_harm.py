@@ -2,7 +2,7 @@
 
 The order: the fewest victims of the highest class, then of the next, and so on; of two sets with the same numbers the
 dearest borrower in which they differ decides. The classes, from the lowest: jobs above a lowered limit, by priority;
-then all others, by priority.
+then all that may borrow, by priority; then jobs whose limit is their request, by priority.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Candidate:
     over_limit: bool = False
     idle_minutes: int = 0
     lost_work: float = 0.0
+    unwilling: bool = False
 
     @property
     def level(self) -> tuple[int, int]:
-        return (0 if self.over_limit else 1, self.priority)
+        return (0 if self.over_limit else 2 if self.unwilling else 1, self.priority)
 
     @property
     def dear(self) -> tuple[object, ...]:

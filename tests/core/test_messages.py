@@ -434,6 +434,18 @@ def _(tale: Tale) -> None:
     tale.told("Denied")
 
 
+@story("a loan while other calls of the same job wait for all of its request")
+def _(tale: Tale) -> None:
+    tale.borrower(size=9 * GIB, grace=25.0)
+    first = start(tale.world, "serve", "8Gi", "10Gi")
+    second = tale.world.join(tale.world.programs[first].job)
+    tale.world.attach(second, "GPU-0")
+    tale.world.allocate(first, "GPU-0", 7 * GIB)
+    tale.world.allocate(second, "GPU-0", GIB)
+    tale.story_of("claim_waits")
+    tale.told("Denied")
+
+
 @story("a context for which there is no room")
 def _(tale: Tale) -> None:
     tale.borrower(size=13 * GIB)
@@ -467,6 +479,19 @@ def _(tale: Tale) -> None:
     tale.story_of("trim", "trimmed", "term", "kill", "reclaimed", "returned", "claim_met")
     tale.told("Terminate")
     tale.told("Kill")
+
+
+@story("a job that chose to borrow nothing, and whose context costs more than it was charged")
+def _(tale: Tale) -> None:
+    world = tale.node()
+    world.cost["GPU-0"], world.ever_tight = 2 * GIB, True
+    a = start(world, "train", "4Gi", "4Gi")
+    world.allocate(a, "GPU-0", 4 * GIB - mib(300))
+    world.wait(3.0)
+    owner = start(world, "serve", "11Gi", "11Gi")
+    world.allocate(owner, "GPU-0", 9 * GIB)
+    tale.story_of("term")
+    tale.told("Terminate")
 
 
 @story("a borrower that ends when asked to")

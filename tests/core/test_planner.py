@@ -25,8 +25,9 @@ def borrower(
     unsaved: float = 10.0,
     idle: float = 0.0,
     over_limit: bool = False,
+    unwilling: bool = False,
 ) -> Borrower:
-    return Borrower(job, loan, loan if usage is None else usage, priority, unsaved, idle, over_limit)
+    return Borrower(job, loan, loan if usage is None else usage, priority, unsaved, idle, over_limit, unwilling)
 
 
 def jobs(victims: tuple[Borrower, ...]) -> list[str]:
@@ -103,6 +104,14 @@ def test_who_is_above_a_lowered_limit_goes_before_any_priority() -> None:
     assert jobs(plan(5, [over, borrower("also", 5, priority=8, over_limit=True)])) == ["also"]
 
 
+def test_who_chose_to_borrow_nothing_goes_after_any_priority() -> None:
+    content = borrower("content", 5, priority=-9, unwilling=True)
+    assert jobs(plan(5, [content, borrower("high", 5, priority=9)])) == ["high"]
+    assert jobs(plan(6, [content, borrower("high", 5, priority=9)])) == ["content", "high"]
+    lowered = borrower("lowered", 5, over_limit=True, unwilling=True)
+    assert jobs(plan(5, [lowered, borrower("low", 5, priority=-9)])) == ["lowered"], "it was given more, and lost it"
+
+
 # ---- within a class --------------------------------------------------------------------------------
 
 
@@ -162,7 +171,7 @@ def test_what_the_higher_class_can_spare_is_spent_there_first() -> None:
 def seen(one: Borrower) -> Candidate:
     """What an onlooker would say of it."""
     lost = one.usage * one.unsaved
-    return Candidate(one.job, one.loan, one.priority, one.over_limit, int(one.idle / 60), lost)
+    return Candidate(one.job, one.loan, one.priority, one.over_limit, int(one.idle / 60), lost, one.unwilling)
 
 
 def some_borrowers(random: Random, count: int, *, bytes_apart: int) -> list[Borrower]:
@@ -180,6 +189,7 @@ def some_borrowers(random: Random, count: int, *, bytes_apart: int) -> list[Borr
                 random.choice(classes),
                 random.choice([0.0, 1.5, 60.0, random.uniform(0, 9000)]),
                 random.choice([0.0, 30.0, 61.0, 125.0, random.uniform(0, 500)]),
+                random.random() < 0.1,
                 random.random() < 0.1,
             )
         )

@@ -704,16 +704,12 @@ class World:
                 continue  # it was made to go; that some of it does not is another story
             if asked or one.job in claimants or "trim" not in job.spec.on_reclaim or bounds is None:
                 continue
-            assert self._certain_loan(one.job, gpu) == 0 or bounds.limit == bounds.request, (
-                "stopped before all were asked"
-            )
+            assert self._certain_loan(one.job, gpu) == 0, "stopped before all were asked"
 
     def _check_rung(self, job: str, data: Mapping[str, object]) -> None:
         """Invariants 4 to 6, at the moment of any action."""
         gpu, owner = str(data["gpu"]), str(data["owner"])
-        bounds = self.node.jobs[job].bounds[gpu]
         assert self.loan(job, gpu) > 0, "a victim without a loan"
-        assert bounds.limit > bounds.request or self._lowered(job, gpu), "a job that never borrows"
         assert owner != job, "the claimant's own job"
         assert self._claims_on(gpu), "a rung without a claim"
         assert self._shortfall(gpu) > 0, "a rung without a shortfall"
@@ -771,8 +767,10 @@ class World:
         return reclaim is not None and reclaim.killed_at in {None, self.now}
 
     def _check_class(self, gpu: str, victims: set[str], among: set[str], missing: int) -> None:
-        def level(job: str) -> tuple[bool, int]:
-            return (not self._lowered(job, gpu), self.node.jobs[job].spec.priority)
+        def level(job: str) -> tuple[int, int]:
+            bounds = self.node.jobs[job].bounds[gpu]
+            chose_no_loan = bounds.limit == bounds.request
+            return (0 if self._lowered(job, gpu) else 2 if chose_no_loan else 1, self.node.jobs[job].spec.priority)
 
         highest = max(level(job) for job in victims)
         lower = sum(self._certain_loan(job, gpu) for job in among if level(job) < highest)
@@ -798,8 +796,7 @@ class World:
             if any(one.id in self.setuid for one in self.programs.values() if one.job == job.id):
                 continue  # it has been told, and cannot be stopped
             under_reclaim = gpu in job.reclaims and job.reclaims[gpu].step > ReclaimStep.HOOK
-            borrows = job.bounds[gpu].limit > job.bounds[gpu].request or self._lowered(job.id, gpu)
-            if borrows and (job.id in victims or not under_reclaim):
+            if job.id in victims or not under_reclaim:
                 found.add(job.id)
         return found
 

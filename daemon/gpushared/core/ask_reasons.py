@@ -52,7 +52,10 @@ def not_free(tx: Transaction, gpu: Gpu, ask: Ask, available: int) -> Reason:
     if held_back:
         part = f"only {format_bytes(free)}" if free else "nothing"
         lent = f"{part} of the {format_bytes(gpu.free)} that are free can be lent"
-    what = f"{_what(gpu, ask)}: it is above this job's request, and {lent}"
+    # Which call comes first is chance: by itself this one may be within the request.
+    ahead = ask.promised if ask.above <= ask.promised else 0
+    beside = f" beside {format_bytes(ahead)} that this job waits for already" if ahead else ""
+    what = f"{_what(gpu, ask)}{beside}: it is above this job's request, and {lent}"
     facts: list[tuple[Words, Words]] = [
         ("request", f"{format_bytes(bounds.request)}, in use {format_bytes(usage)}"),
         ("held", joined(" · ", holders) or "nothing by others"),

@@ -36,6 +36,7 @@ def _mark(tx: Transaction, gpu: Gpu, ask: Ask, promised: int, guessed: int) -> N
     if ask.attach:
         ask.size = cost_of_a_context(tx, gpu, job)  # may have been learned since
     before = state.usage(job, gpu.id) + promised
+    ask.promised = promised
     ask.above = before + _growth(gpu, ask) - request
     own = guess_of_own_context(tx, gpu, ask)
     only_guessed = own > 0 and before < request

@@ -104,7 +104,7 @@ def _validate_job(state: State, job: Job) -> None:
     _validate_suspension(state, job)
     _validate_sleep(job)
     for reclaim in job.reclaims.values():
-        # Invariant 5: a job that never borrows is never a victim.
+        # Invariant 5: a job within its request is never a victim.
         bounds = job.bounds[reclaim.gpu]
         _hold(reclaim.loan > 0, f"job {job.id} is a victim without a loan")
         _hold(reclaim.owner != job.id, f"job {job.id} is the victim of its own claim")

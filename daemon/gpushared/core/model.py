@@ -217,6 +217,10 @@ class Job:
         had = self.sleep.had.get(gpu, 0) if self.sleep is not None and self.wakes_now else 0
         return max(bounds.request, min(had, bounds.limit))
 
+    def may_borrow(self, gpu: str) -> bool:
+        """Its limit is above its request."""
+        return self.bounds[gpu].limit > self.bounds[gpu].request
+
     def kept(self, gpu: str) -> int:
         """Bytes of its own that it has not taken. If it lends nothing, no other job may take them."""
         return max(0, self.own(gpu) - self.committed.get(gpu, 0))
@@ -293,6 +297,8 @@ class Ask:
     """Within the request: it may wait, and others may have to give back for it."""
     above: int = 0
     """By how many bytes its job would be above the request, as memory is in use now; 0 or less for a claim."""
+    promised: int = 0
+    """Bytes within the request for which earlier asks of its job wait. They count before this one."""
     unsure: int = 0
     """By how many bytes `above` may be too large: contexts that are about to open are charged by a guess."""
     short: bool = False

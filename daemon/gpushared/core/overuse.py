@@ -152,5 +152,5 @@ def _why(tx: Transaction, gpu: Gpu, job: Job, over: int) -> Reason:
     do = "and others use" if len(named) > 1 else "uses"
     more = f" {do} {format_bytes(over)} more of GPU {gpu.index} than the job's limit, past gpushare's account"
     message = words(visibility.program(uid, first.command, first.pid), more)
-    hint = "contexts and loaded modules count: raise --limit if that is what it needs"
+    hint = "contexts and loaded modules count: raise --limit, and --request with it, if that is what it needs"
     return Reason(Code.BREACH, message, facts, hint, data)

@@ -9,7 +9,9 @@ cover it, the plan is the first in this order:
     2. Of two sets with the same number of victims in each class: compare the dearest borrower that is in only one of
        them. The other set comes first.
 
-A job's class is its priority. Jobs above their own limit, because it was lowered, are below all other jobs.
+A job's class is its priority. Jobs above their own limit, because it was lowered, are below all other jobs. Jobs that
+chose to borrow nothing (limit = request) are above all: only what their contexts cost beyond what they were charged
+at first is on loan.
 Of two borrowers the dearer is, by the first of these that differs,
 
     1. the one of the higher class
@@ -55,6 +57,8 @@ class Borrower:
     """Seconds since it last computed or changed its memory; ASLEEP: its hook has put it to sleep."""
     over_limit: bool = False
     """It holds more than its limit allows since the limit was lowered."""
+    unwilling: bool = False
+    """It chose to borrow nothing."""
 
     @property
     def lost_work(self) -> float:
@@ -119,8 +123,8 @@ def _spare_the_dearest(members: Sequence[Borrower], largest: Sequence[Borrower],
     return [one for one in members if one in chosen]
 
 
-def _class(one: Borrower) -> tuple[bool, int]:
-    return (not one.over_limit, one.priority)
+def _class(one: Borrower) -> tuple[int, int]:
+    return (0 if one.over_limit else 2 if one.unwilling else 1, one.priority)
 
 
 def _dearness(one: Borrower) -> tuple[object, ...]:

@@ -15,6 +15,8 @@ The rules. Each is checked on freshly read page words just before the action:
 
 * There is a shortfall, and borrowers' loans can cover it. Otherwise no job is touched.
 * Only borrowers are asked, never the claimant's own job. No job is stopped within its minimum run time.
+* What a job has above its request is a loan, whatever its limit is. One with limit = request has a loan if its contexts
+  cost more than they were charged at first. The planner takes it last.
 * planner.py chooses which jobs to trim, to stop and to kill, each time. A step is for a whole job.
 * Jobs that have stepped aside, because they are idle, are the first that are trimmed, called by their hooks or
   suspended (idle.py). Who is stopped depends on how long a job has been idle, not on whether it has stepped aside.
@@ -157,10 +159,8 @@ def _lenders(tx: Transaction, gpu: Gpu, claims: Sequence[Ask]) -> list[Job]:
     return [
         job
         for job in tx.state.owners(gpu.id)
-        # A job with limit = request never borrows. Use above that was measured by NVML, unless its limit was lowered.
         if job.id not in claimants
         and (job.suspension is None or job.suspension.state is SuspendState.RESUMING)
-        and (job.bounds[gpu.id].limit > job.bounds[gpu.id].request or _over_lowered_limit(tx, gpu, job))
         # No job is stopped for a context that may cost less than it is charged.
         and tx.state.loan(job, gpu.id) > unconfirmed.contexts(gpu, tx.state.shares_of(job, gpu.id))
     ]
@@ -230,8 +230,16 @@ def borrower(tx: Transaction, gpu: Gpu, job: Job) -> planner.Borrower:
     if job.sleep is not None:
         quiet = planner.ASLEEP
     held = job.total_usage
-    over_limit = _over_lowered_limit(tx, gpu, job)
-    return planner.Borrower(job.id, state.loan(job, gpu.id), held, job.spec.priority, unsaved, quiet, over_limit)
+    return planner.Borrower(
+        job.id,
+        state.loan(job, gpu.id),
+        held,
+        job.spec.priority,
+        unsaved,
+        quiet,
+        over_limit=_over_lowered_limit(tx, gpu, job),
+        unwilling=not job.may_borrow(gpu.id),
+    )
 
 
 # ---- sums ------------------------------------------------------------------------------------------

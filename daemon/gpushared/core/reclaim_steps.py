@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpushare.quantity import format_bytes, format_duration
-from gpushare.reasons import Code, Reason, words
+from gpushare.reasons import Code, Reason, Words, words
 from gpushare.reclaim_steps import ReclaimStep
 from gpushared.core import hook_steps, suspend_steps, visibility
 from gpushared.core import suspend as suspend_rules
@@ -195,14 +195,17 @@ def _why(tx: Transaction, gpu: Gpu, victim: Job, claim: Ask, grace: float) -> Re
     owner = state.jobs[claim.job]
     usage, loan = state.usage(victim, gpu.id), state.loan(victim, gpu.id)
     request = victim.bounds[gpu.id].request
-    facts = (
+    contexts = sum(share.overhead for share in state.shares_of(victim, gpu.id))
+    facts: tuple[tuple[Words, Words], ...] = (
         ("owed", words(f"{format_bytes(claim.wanted)} to ", visibility.who(owner.spec), ", within its request")),
         (
             "used",
             f"{format_bytes(usage)}, of which {format_bytes(request)} guaranteed and {format_bytes(loan)} on loan",
         ),
-        ("grace", format_duration(grace) if grace else "none: it wants no notice"),
     )
+    if not victim.may_borrow(gpu.id):
+        facts += (("contexts", f"{format_bytes(contexts)} of that, more than they were charged when they opened"),)
+    facts += (("grace", format_duration(grace) if grace else "none: it wants no notice"),)
     data = {
         "owner": owner.id,
         "owner_name": visibility.bare_name(owner.spec),
