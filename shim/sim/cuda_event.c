@@ -187,7 +187,7 @@ CUresult cuEventSynchronize(CUevent event) {
     ENTER(cuEventSynchronize);
     CUdevice device;
     CUresult result = LOCKED(check_device(event, &device));
-    return result != CUDA_SUCCESS ? result : streams_synchronize(device);
+    return result != CUDA_SUCCESS ? result : streams_synchronize_event(device);
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start, CUevent end) {

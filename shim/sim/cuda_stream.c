@@ -204,14 +204,20 @@ static void wait_for_work(CUdevice ordinal) {
     }
 }
 
-CUresult streams_synchronize(CUdevice device) {
-    CUresult result = UNSAFE(wait_for_calls(NULL));
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+static CUresult finish(CUdevice device) {
     wait_for_work(device);
     mempools_trim_to_thresholds(device);
-    return result;
+    return CUDA_SUCCESS;
+}
+
+CUresult streams_synchronize(CUdevice device) {
+    CUresult result = UNSAFE(wait_for_calls(NULL));
+    return result != CUDA_SUCCESS ? result : finish(device);
+}
+
+CUresult streams_synchronize_event(CUdevice device) {
+    CUresult result = UNSAFE(is_caller ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS);
+    return result != CUDA_SUCCESS ? result : finish(device);
 }
 
 static void end_stream(CUstream stream) {
@@ -297,11 +303,7 @@ static CUresult synchronize(CUstream stream) {
     if (result == CUDA_SUCCESS) {
         result = wait_for_calls(stream);
     }
-    if (result == CUDA_SUCCESS) {
-        wait_for_work(context->device);
-        mempools_trim_to_thresholds(context->device);
-    }
-    return result;
+    return result != CUDA_SUCCESS ? result : finish(context->device);
 }
 
 CUresult run_host(const CUDA_HOST_NODE_PARAMS *host, CUstream stream) {

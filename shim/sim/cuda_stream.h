@@ -27,6 +27,8 @@ struct branch *stream_branch(CUstream stream);
 struct branch *stream_implied(void);
 /* Waits for all streams, as a synchronise of the device does, and lets its pools give back what they may. */
 CUresult streams_synchronize(CUdevice device);
+/* The same for an event: the functions before it in its stream had ended when it was recorded, and no others matter. */
+CUresult streams_synchronize_event(CUdevice device);
 /* Has a function of the program called on the driver's thread, after no particular work; nothing waits for it. */
 bool stream_call_apart(CUhostFn function, void *data);
 /* The streams of a context end with it. Called under the lock. */

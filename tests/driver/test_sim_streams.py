@@ -93,6 +93,33 @@ def test_events(sim: Any) -> None:
     sim.run(events)
 
 
+def an_event_beside_a_callback() -> None:
+    import threading
+
+    start()
+    busy, stream = pointer("cuStreamCreate", 1), pointer("cuStreamCreate", 1)
+    event = pointer("cuEventCreate", 0)
+    gate, ended = threading.Event(), threading.Event()
+
+    @CFUNCTYPE(None, c_void_p)
+    def function(_: int) -> None:
+        gate.wait(10)
+        ended.set()
+
+    cu.cuLaunchHostFunc(busy, function, 0)
+    cu.cuEventRecord(event, stream)
+    cu.cuEventQuery(event)
+    cu.cuEventSynchronize(event)
+    assert not ended.is_set(), "it waits for nothing in other streams"
+    gate.set()
+    cu.cuEventRecord(event, busy)
+    assert ended.is_set(), "it waits for what is before it in its own"
+
+
+def test_an_event_waits_for_its_own_stream_only(sim: Any) -> None:
+    sim.run(an_event_beside_a_callback)
+
+
 def callbacks() -> None:
     import threading
 
