@@ -767,6 +767,17 @@ def _(tale: Tale) -> None:
     explain(tale)
 
 
+@story("one waits to go on, and Ctrl-Z has stopped its program")
+def _(tale: Tale) -> None:
+    a = suspendable(tale, size=3 * GIB)
+    tale.world.send(SuspendWanted(tale.world.programs[a].job))
+    tale.world.wait(1.0)
+    tale.world.pause(a, True)
+    tale.world.send(ResumeWanted(tale.world.programs[a].job))
+    tale.world.wait(2.0)
+    explain(tale)
+
+
 @story("nobody can bring it back")
 def _(tale: Tale) -> None:
     suspendable(tale, "failed", grace=1.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.tale import job_of, start, used
+from core.tale import job_of, start, told, used
 from gpushare.reasons import Code
+from gpushared.core.events import ResumeWanted, SuspendWanted
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.suspension import SuspendState
 from property.world import World, mib
@@ -104,3 +105,42 @@ def test_nothing_is_kept_for_a_job_that_cannot_go_on(world: Three) -> None:
     job = world.programs[world.a].job
     world.suspender_goes(job) if job in world.suspenders else world.hooks.go(job)
     assert borrow(world, 512 * MIB)
+
+
+def test_nothing_is_kept_for_a_job_that_stands_still(world: Three) -> None:
+    """Ctrl-Z has stopped its program, perhaps for the night."""
+    assert borrow(world, 3 * GIB)
+    leave_some(world)
+    assert not borrow(world, 512 * MIB)
+    world.pause(world.a, True)
+    world.wait(1.0)
+    assert world.pages[GPU][world.u].grantable > GIB, "programs see that"
+    assert borrow(world, 512 * MIB)
+    world.pause(world.a, False)
+    world.wait(2.0)
+    assert not borrow(world, 512 * MIB), "it waits again"
+    world.free(world.u, GPU, 3 * GIB + 512 * MIB)
+    world.wait(3.0)
+    assert not a_waits(world)
+
+
+def test_it_is_not_tried_while_it_stands_still_and_others_go_on(world: Three) -> None:
+    other = start(world, "C", "none", "15Gi", on_reclaim=("suspend", "term", "kill"))
+    world.allocate(other, GPU, GIB)
+    world.suspender_comes(world.programs[other].job, "ok")
+    world.wait(6.0)
+    world.send(SuspendWanted(world.programs[other].job))
+    world.wait(2.0)
+    world.pause(world.a, True)
+    world.wait(1.0)
+    world.send(ResumeWanted(world.programs[other].job))
+    world.wait(1.0)
+    assert job_of(world, other).suspension is None, "it waits for nobody who stands still"
+    assert a_waits(world)
+    leave_some(world)
+    leave_some(world)
+    world.wait(5.0)
+    assert a_waits(world) and not {"not_resumed", "not_awake"} & set(told(world, world.a)), "nobody has tried"
+    world.pause(world.a, False)
+    world.wait(3.0)
+    assert not a_waits(world)

@@ -323,3 +323,24 @@ def test_one_that_is_stopped_by_its_terminal_is_not_said_to_be_suspended(node: N
     assert node.gpushare("resume", "A").returncode == 0
     assert a.do("filled 7") == []
     assert a.end() == 0
+
+
+def test_nothing_is_kept_free_for_one_that_stands_still(node: Node) -> None:
+    a = borrower(node)
+    program = a.pid()
+    b = node.puppet("B", "--request", "2Gi", "--limit", "2Gi")
+    for _ in range(5):
+        b.alloc(PART)
+    assert state(node, "A") == "suspended"
+    c = node.puppet("C", "--request", "none", "--limit", "2Gi")
+    c.alloc(PART)
+    for _ in range(3):
+        b.do("free last")
+    wait_for(lambda: c.try_(f"alloc {PART}")[0] == "error", "what A lacks to be kept for it")
+    os.kill(program, signal.SIGSTOP)
+    wait_for(lambda: c.try_(f"alloc {PART}")[0] == "ok", "it to be lent while A cannot go on")
+    assert "it stands still (Ctrl-Z or SIGSTOP)" in node.gpushare("explain", "A").stdout
+    os.kill(program, signal.SIGCONT)
+    assert c.end() == 0
+    assert a.do("filled 7") == [], "it goes on when it fits"
+    assert a.end() == 0

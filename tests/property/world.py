@@ -375,7 +375,10 @@ class World:
         self.moving -= moving
         used, pinned = {one.id: one.words[gpu].used for one in on}, {one.id: one.pinned for one in on if one.pinned}
         contexts = {one.id: self.open_contexts(one.id, gpu) for one in on}
-        return UsedSeen(gpu, used, trims, asking, ending, pinned=pinned, moving=moving, contexts=contexts)
+        stopped = frozenset(one.id for one in on if one.stopped) & self.node.away(gpu)
+        return UsedSeen(
+            gpu, used, trims, asking, ending, pinned=pinned, moving=moving, contexts=contexts, stopped=stopped
+        )
 
     def _trim(self, wish: Trim) -> None:
         is_idle = wish.reason.code is Code.IDLE
@@ -844,6 +847,8 @@ class World:
             assert room >= 0 or self.node.gpus[gpu].excess, "resumes into memory that is not there"
         modes = self.suspenders[wish.job]
         how = modes.pop(0) if len(modes) > 1 else modes[0]
+        if any(one.stopped for one in mine):
+            how = "refused"  # the driver would wait for it
         takes = self.suspender_takes if how != "silent" else 1e9
         if how in ("silent", "failed"):
             self.troubled.add(wish.job)

@@ -59,6 +59,8 @@ def _pause(state: State, gpu: Gpu) -> float | None:
         return state.policy.resume_poll
     if any(gpu.id in state.jobs[job].excess for job in state.over_limit):
         return state.policy.shrink
+    if any(waiters.stands_still(state, job) for job in waiters.in_order(state, gpu)):
+        return state.policy.resume_retry  # nobody says when it is continued
     return None
 
 

@@ -279,6 +279,8 @@ class UsedSeen(Event):
     contexts: Mapping[int, int] = field(default_factory=dict)
     """Process -> contexts that it has on the GPU, as its page says. That one of several is closed nobody tells the
     daemon, and the message about the last one may have been lost."""
+    stopped: frozenset[int] = frozenset()
+    """The processes of NodeState.away() that Ctrl-Z or SIGSTOP has stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,8 @@ class Process:
     command: str
     since: float
     shares: dict[str, Share] = field(default_factory=dict)
+    stopped: bool = False
+    """Of a job that waits to get its memory back: Ctrl-Z or SIGSTOP has stopped the process, as last seen."""
 
 
 @dataclass(slots=True)

@@ -47,6 +47,7 @@ from gpushared.core import (
     resume,
     suspend_events,
     unconfirmed,
+    waiters,
     wait_report,
 )
 from gpushared.core import events as on
@@ -147,6 +148,14 @@ class NodeState:
     def watched(self, gpu: str) -> set[int]:
         """The processes whose end the next UsedSeen must report."""
         return unconfirmed.watched(self.state.gpus[gpu])
+
+    def away(self, gpu: str) -> set[int]:
+        """The processes of which the next UsedSeen must report whether they are stopped."""
+        return waiters.processes(self.state, self.state.gpus[gpu])
+
+    def guessed(self, share: Share) -> int:
+        """Bytes that it is charged by a guess. Nobody has seen them in use."""
+        return unconfirmed.guessed(self.state.gpus[share.gpu], share)
 
     def pressure(self, gpu: str, now: float) -> dict[str, dict[str, float]]:
         """How long claims have waited on the GPU (pressure.py)."""

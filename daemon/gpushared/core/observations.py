@@ -23,6 +23,7 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
         share.trim = event.trims.get(process)
         share.pinned = event.pinned.get(process, "")
         share.ending, share.moving = process in event.ending, process in event.moving
+        _note_stopped(tx, gpu, process, process in event.stopped)
         measure.count_contexts(tx, share, event.contexts.get(process, -1))
         if process in gpu.holds:
             answered = event.asking.get(process, 0) - unanswered[process]
@@ -40,6 +41,14 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
     measure.work_off(tx, gpu)
     lending.answer_asks(tx, gpu)
     idle.look(tx, gpu)
+
+
+def _note_stopped(tx: Transaction, gpu: Gpu, process: int, stopped: bool) -> None:
+    """Nothing is kept free for a job that stands still."""
+    known = tx.state.processes[process]
+    if known.stopped is not stopped:
+        known.stopped = stopped
+        tx.emit(Publish(gpu.id))
 
 
 def revoked(tx: Transaction, event: Revoked) -> None:

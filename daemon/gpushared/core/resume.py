@@ -3,7 +3,7 @@
 First the one of the highest priority; of these the one that was suspended first. No other overtakes it: small jobs
 would keep a large one waiting. Claims come before all of them, and take nothing back from a job that has just resumed
 (Policy.resume_runs). A job resumes when all that it had fits, and what it asked for when it was suspended
-(waiters.wanted): the memory that it had is reserved before its suspender is asked, and NVML has just shown it free. A
+(waiters.wanted), and none of its programs is stopped: the memory that it had is reserved before its suspender is asked, and NVML has just shown it free. A
 restore that finds no room may fail, and cannot be tried again. The same holds for a job with hooks (hooks.py), whose
 resume hook is called then.
 """
@@ -20,8 +20,11 @@ from gpushared.core.sleep import Sleep, SleepState
 from gpushared.core.state import State
 from gpushared.core.suspension import SuspendState, Suspension
 from gpushared.core.transaction import Transaction
-from gpushared.core.waiters import footprint, gpus_of, in_order, wanted
+from gpushared.core.waiters import footprint, gpus_of, in_order, stands_still, wanted
 
+STANDS_STILL = (
+    "it stands still (Ctrl-Z or SIGSTOP): `fg` in its shell or `kill -CONT` continues it, and it goes on then"
+)
 LOOK_AGAIN = 0.1
 """Seconds for which the words count as they were read, before idle credit is taken for a job that resumes."""
 
@@ -48,7 +51,7 @@ def resume_those_that_fit(tx: Transaction) -> None:
 
 
 def _resume(tx: Transaction, gpu: Gpu, job: Job, suspension: Suspension) -> None:
-    ready = job.suspender.connected and tx.now >= suspension.not_before
+    ready = job.suspender.connected and tx.now >= suspension.not_before and not stands_still(tx.state, job)
     if ready and _has_room(tx, gpu, job, wanted(tx.state, gpu, job)):
         suspend_steps.resume(tx, job, suspend.allowed(tx.state, gpu, footprint(tx.state, job)))
 
@@ -56,6 +59,8 @@ def _resume(tx: Transaction, gpu: Gpu, job: Job, suspension: Suspension) -> None
 def _wake(tx: Transaction, job: Job, sleep: Sleep) -> None:
     """On all its GPUs at once: it has to be the first on each."""
     if not job.hook_runner.connected or not job.hook_runner.wakes or tx.now < sleep.not_before:
+        return
+    if stands_still(tx.state, job):
         return
     gpus = [tx.state.gpus[id] for id in gpus_of(tx.state, sleep)]
     if any(in_order(tx.state, gpu)[0] is not job for gpu in gpus):
@@ -97,6 +102,8 @@ def prospect(state: State, job: Job, now: float) -> Words:
         return words("it stays so until its user says `gpushare resume ", visibility.name(job.spec), "`")
     if not job.suspender.connected:
         return "its suspender has gone, and nobody else can bring it back: `gpushare resume` starts another"
+    if stands_still(state, job):
+        return STANDS_STILL
     if now < suspension.not_before:
         return f"to resume has failed, and is tried again in {format_duration(round(suspension.not_before - now, 1))}"
     if in_order(state, gpu)[0] is not job:
@@ -117,6 +124,8 @@ def prospect_of_sleeper(state: State, job: Job, now: float) -> Words:
         return "its resume hook runs, and that memory is kept free for it"
     if not job.hook_runner.connected:
         return "the process that calls its hooks has gone: `gpushare run` starts another"
+    if stands_still(state, job):
+        return STANDS_STILL
     if now < sleep.not_before:
         return f"its resume hook has failed, and is called again in {format_duration(round(sleep.not_before - now, 1))}"
     for gpu in (state.gpus[id] for id in gpus_of(state, sleep)):

@@ -36,6 +36,11 @@ def contexts(gpu: Gpu, shares: Iterable[Share]) -> int:
     )
 
 
+def guessed(gpu: Gpu, share: Share) -> int:
+    """Bytes of the guess that its context is charged, beyond what NVML has shown."""
+    return max(0, share.overhead - max(0, share.provisional)) if share.process in gpu.guessed else 0
+
+
 def unhooked(shares: Iterable[Share]) -> int:
     """Bytes held by programs without a page: only a sample shows that one of them has ended (overuse.py)."""
     return sum(share.overhead for share in shares if share.process < 0)

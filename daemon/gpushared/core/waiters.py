@@ -5,6 +5,9 @@ What the first one lacks is lent to nobody of its priority or a lower one, as so
 use within their requests. Otherwise jobs that can only be stopped would borrow each byte that is freed: the job that
 gave its memory without loss would wait without end, and the next claims would have to stop those jobs. Where owners
 leave too little room for it, memory is lent as if nobody waited.
+
+A job of which Ctrl-Z or SIGSTOP has stopped a program cannot go on, maybe for days. All others come before it, and nothing
+is kept for it but its request.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from gpushared.core.suspension import SuspendState, Suspension
 
 def in_order(state: State, gpu: Gpu) -> list[Job]:
     """The jobs that wait to get memory of this GPU back, the first first."""
-    return [job for job, _ in sorted(_unordered(state, gpu), key=_place)]
+    return [job for job, _ in sorted(_unordered(state, gpu), key=lambda one: _place(state, one))]
 
 
 def _unordered(state: State, gpu: Gpu) -> list[tuple[Job, float]]:
@@ -34,9 +37,20 @@ def _unordered(state: State, gpu: Gpu) -> list[tuple[Job, float]]:
     return waiting
 
 
-def _place(waiting: tuple[Job, float]) -> tuple[int, float, str]:
+def _place(state: State, waiting: tuple[Job, float]) -> tuple[bool, int, float, str]:
     job, since = waiting
-    return -job.spec.priority, since, job.id
+    return stands_still(state, job), -job.spec.priority, since, job.id
+
+
+def stands_still(state: State, job: Job) -> bool:
+    """One of its processes is stopped."""
+    return any(state.processes[process].stopped for process in job.processes)
+
+
+def processes(state: State, gpu: Gpu) -> set[int]:
+    """The processes on this GPU of all jobs that are suspended or asleep."""
+    jobs = state.suspended.keys() | state.asleep.keys()
+    return {process for process, share in gpu.shares.items() if share.job in jobs} if jobs else set()
 
 
 def all_on(state: State, gpu: Gpu) -> list[tuple[Job, Suspension]]:
@@ -67,8 +81,8 @@ def wanted(state: State, gpu: Gpu, job: Job) -> int:
 def first(state: State, gpu: Gpu) -> Job | None:
     """The one that goes on next, if nothing is in its way but the room."""
     waiting = _unordered(state, gpu) if state.suspended or state.asleep else []
-    found = min(waiting, key=_place)[0] if waiting else None
-    return found if found is not None and _can_go_on(found) else None
+    found = min(waiting, key=lambda one: _place(state, one))[0] if waiting else None
+    return found if found is not None and _can_go_on(state, found) else None
 
 
 class Kept(NamedTuple):
@@ -107,8 +121,10 @@ def _most(state: State, gpu: Gpu, waiting: Job) -> int:
     return gpu.capacity - gpu.unmanaged - theirs
 
 
-def _can_go_on(job: Job) -> bool:
-    """Who brings it back is there, and has not just failed."""
+def _can_go_on(state: State, job: Job) -> bool:
+    """It does not stand still. Who brings it back is there, and has not just failed."""
+    if stands_still(state, job):
+        return False
     if job.suspension is not None:
         return job.suspender.connected and not job.suspension.failures
     runner = job.hook_runner

@@ -11,6 +11,7 @@ from gpushared.core import instructions as do
 from gpushared.core.events import Event, Revoked, UsedSeen
 from gpushared.runtime.core_loop import CoreLoop, Effect
 from gpushared.runtime.publisher import Publisher
+from gpushared.system.processes import is_stopped
 
 
 class CreditEffects:
@@ -71,7 +72,9 @@ class CreditEffects:
         ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
         pinned, contexts = credit.pinned(shares, gpu), credit.contexts(shares, gpu)
         trims = credit.trims_of(shares)
-        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, contexts)
+        away = ((process, self._clients.get(process)) for process in core.away(gpu))
+        stopped = frozenset(process for process, client in away if client and is_stopped(client.process.pid))
+        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, contexts, stopped)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:
