@@ -49,7 +49,9 @@ class _JobGpuLater(TypedDict, total=False):
     context: int  # bytes that a context takes: measured, else the usual minimum
     gpu_time: float  # seconds of the GPU's time in which this daemon has seen the job compute, by samples
     suspended: int  # bytes of host memory with what it had on the GPU, while the job is suspended
-    turn: str | None  # in computing: holds, leaving, waits, free, not_held; null: no job of the GPU has asked for turns
+    turn: (
+        str | None
+    )  # in computing: holds, leaving, waits, free, suspended, not_held; null: no job of the GPU has asked for turns
     turn_time: float  # seconds of turns that it has had while others wanted to compute, too
     computing: float | None  # the part of the time, up to 1, at the last sample; None: the driver does not say
 
@@ -66,7 +68,7 @@ class JobGpu(_JobGpuLater):
     overhead: int  # the part of usage that the driver takes for its processes
     loan: int  # what it uses above its request
     credit: int  # what its processes may use without asking
-    peak: int  # the highest usage so far
+    peak: int  # the highest usage so far, without a guess of what a context costs
     grantable: int  # what it could get now
     health: str  # of the GPU: ok, degraded, sick, lost
 

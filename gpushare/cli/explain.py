@@ -219,6 +219,7 @@ TURNS = {
     "leaving": "its turn is over, and the GPU still does what it has launched",
     "waits": "its launches wait for its turn",
     "free": "nobody else wants to compute just now",
+    "suspended": "it takes none while it is suspended",
     "not_held": "it does not wait for turns: it was started without the library that can, or uses several GPUs",
 }
 

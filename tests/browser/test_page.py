@@ -100,6 +100,17 @@ def test_a_daemon_that_starts_again_needs_no_reload(browser: Browser, node: Node
     assert job.end() == 0
 
 
+@pytest.mark.parametrize("named", ["xyz", "00000000000000ff", "%2e%2e"])
+@pytest.mark.console_errors
+def test_an_address_of_no_job_says_so(browser: Browser, node: Node, url: str, named: str) -> None:
+    browser.go(url)
+    browser.see("No job runs here")
+    browser.do("await page.evaluate((place) => { location.hash = place }, given.place)", place=f"#/job/{named}")
+    browser.see(f"This node knows no job {named}.")
+    browser.do("await page.getByRole('link', {name: 'Back to the node'}).click()")
+    browser.see("No job runs here")
+
+
 def test_the_past_is_there_when_a_page_opens(browser: Browser, node: Node, url: str) -> None:
     job = node.puppet("before", "--request", "4Gi", "--gpu", "0")
     job.alloc(3 * GIB)

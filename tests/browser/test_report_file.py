@@ -12,7 +12,19 @@ from browser.conftest import MODULES, Browser
 from browser.test_page import serious
 from gpushare.report import page
 from integration.node import GIB, Node
-from reports.recorded import HOSTILE, TRAIN, UNTIL, job_report, node_report
+from reports.recorded import (
+    HOSTILE,
+    SERVER,
+    SINCE,
+    TRAIN,
+    UNTIL,
+    Client,
+    job,
+    job_report,
+    node_report,
+    point,
+    series,
+)
 
 
 def opened(browser: Browser, file: Path, text: str) -> None:
@@ -71,6 +83,17 @@ def test_the_views_of_a_report_of_a_node(browser: Browser, tmp_path: Path) -> No
     browser.see("3 jobs")
     browser.do("await page.evaluate(() => { location.hash = '#/job/00000000000000ff' })")
     browser.see("This report does not have job 00000000000000ff.")
+
+
+def test_jobs_that_run_have_the_colours_before_those_that_have_ended(browser: Browser, tmp_path: Path) -> None:
+    gone = [f"{n:016x}" for n in range(1, 13)]
+    over = [job(id, f"gone-{id[-1]}", ended=UNTIL - 600) for id in gone]
+    past = [series(id, [point(SINCE, 5), [UNTIL - 600]], f"gone-{id[-1]}") for id in gone]
+    small = series(SERVER, [point(SINCE, 1)], "server")
+    text = page.render(node_report(Client(jobs=[job(SERVER, "server"), *over], series=[*past, small])))
+    opened(browser, tmp_path / "many.html", text)
+    keys = browser.do("return page.locator('.keys').first().getByRole('link').allInnerTexts()")
+    assert "server" in keys and len(keys) == 7, keys
 
 
 def test_the_story_of_a_job_opens_at_its_mark(browser: Browser, tmp_path: Path) -> None:

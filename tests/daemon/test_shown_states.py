@@ -114,7 +114,8 @@ def test_the_sums_of_a_job_and_of_its_gpu_agree(lent) -> None:
     (on,), (gpu, other) = job["gpus"], status["gpus"]
     assert job["state"] == "borrowing" and on["accounted"] == 6 * GIB
     assert on["usage"] == on["accounted"] + on["overhead"] and on["loan"] == on["usage"] - 4 * GIB
-    assert on["peak"] == on["usage"] and on["credit"] >= 6 * GIB and on["suspended"] == 0
+    assert on["peak"] == on["accounted"], "what its context costs is a guess, and nobody has seen so much in use"
+    assert on["credit"] >= 6 * GIB and on["suspended"] == 0
     assert (on["request"], on["limit"], on["index"], on["name"]) == (4 * GIB, 14 * GIB, 0, "Test GPU")
     assert gpu["usage"] == on["usage"] and gpu["lent"] == on["loan"] and gpu["requested"] == 4 * GIB
     assert gpu["free"] == gpu["capacity"] - gpu["usage"] and gpu["returning"] == gpu["unmanaged"] == 0
@@ -156,10 +157,10 @@ def test_the_peak_of_a_job_with_several_processes_is_never_below_what_it_uses(ma
             shim.attach(GPU)
             shim.allocate(3 * GIB)
         (on,) = daemon.client.job(job)["gpus"]
-        assert on["accounted"] == 6 * GIB and on["peak"] == on["usage"]
+        assert on["accounted"] == on["peak"] == 6 * GIB, "beside the guess of what their contexts cost"
         other.free(2 * GIB)
         (now,) = daemon.client.job(job)["gpus"]
-        assert now["peak"] == on["usage"] > now["usage"]
+        assert now["peak"] == 6 * GIB > now["accounted"]
 
 
 def test_a_lost_gpu_has_nothing_to_give(lent) -> None:

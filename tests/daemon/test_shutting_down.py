@@ -114,6 +114,7 @@ def test_what_a_job_could_get_without_a_context(monkeypatch, request_, limit, fr
         published=lambda gpu, processes: {},
         revocable_on=lambda gpu: revocable * GIB,
         context_cost=lambda gpu, usual: usual,
+        guessed=lambda share: 0,
     )
     health = thing(lost=lost)
     gpu: Any = thing(id=GPU, index=0, name="Test GPU", total=16 * GIB, free=free * GIB, health=health)

@@ -483,6 +483,7 @@ class Asking:
             gpus={GPU: thing(shares=shares)},
             processes={process: thing(pid=100 + process) for process in shares},
             jobs={name: thing(spec=thing(observe=name == "o")) for name in "abo"},
+            guessed=lambda share: {2: 4, 3: 1}.get(share.process, 0),
         )
         self.fed: list[Any] = []
         self.peaks: dict[str, int] = {}
@@ -544,7 +545,7 @@ def test_a_sample_tells_of_steady_processes_and_of_failed_calls(monkeypatch) -> 
         assert (sample.gpu, sample.used, sample.by_pid) == (GPU, 500, {101: 60, 102: 70, 103: 79})
         assert sample.steady == {1: 50}, "3 is stopped, and the driver shows less than it is charged"
         assert sample.contexts == {1: 1, 2: 1, 3: 1}, "as it was when NVML was asked"
-        assert asking.peaks == {"a": 10 + 50 + 10 + 60, "b": 1003}
+        assert asking.peaks == {"a": 10 + 50 + 6 + 60, "b": 1002}, "not what is only guessed"
         asking.stamps[2] = (60, 2)
         assert (await asking.sampled())[0].steady == {1: 50, 2: 60}
         asking.questions._gpus.sample = lambda gpu: Sample(500, {101: 60, 102: 70, 103: 80})  # type: ignore[method-assign]

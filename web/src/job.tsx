@@ -16,6 +16,8 @@ import { useNow, useRange, windowOf } from "./window";
 
 const MARKED = ["trim", "term", "kill", "relieved", "claim_waits", "claim_met", "breach", "suspend", "suspended", "not_suspended", "resumed", "hook_gave", "hook_failed", "awake", "idle_gave"];
 
+const ID = /^[0-9a-f]{16}$/;
+
 type Told = { job: Job; story: Happening[]; waiting: Story["waiting"] } | Refused | null;
 
 /** Its story while it may be read, else what the node's list says of it; asked again when something happens to it. */
@@ -30,7 +32,8 @@ function useTold(id: string): Told {
   useEffect(() => {
     let wanted = true;
     const keep = (found: Told) => wanted && setTold(found);
-    if (live)
+    if (!ID.test(id)) keep(new Refused(404, "no_such_job", "no id"));
+    else if (live)
       (ours ? source.story(id) : source.job(id).then((job) => ({ job, story: [], waiting: [] }))).then(keep, (error: Refused) =>
         error.status === 403 ? source.job(id).then((job) => keep({ job, story: [], waiting: [] }), keep) : keep(error),
       );
@@ -49,7 +52,7 @@ export function JobView({ id }: { id: string }) {
   if (told instanceof Refused && told.status === 404)
     return (
       <Empty>
-        {report ? `This report does not have job ${id}.` : `There is no job ${id} on this node any more.`}{" "}
+        {report ? `This report does not have job ${id}.` : `This node knows no job ${id}.`}{" "}
         <a href="#/">Back to the node</a>
       </Empty>
     );

@@ -118,7 +118,7 @@ function Page() {
   const queues = ofCluster(place);
   const known = queues ? cluster.queues.size > 0 : store.gpus.size > 0;
   const events = place.startsWith("#/events");
-  const job = /^#\/job\/([0-9a-f]{16})$/.exec(place)?.[1] ?? (events ? null : report?.job);
+  const job = /^#\/job\/([^/]+)$/.exec(place)?.[1] ?? (events ? null : report?.job);
   useEffect(() => {
     document.title = title(place);
   });

@@ -164,13 +164,18 @@ function colourOf(job: string, taken: Set<number>): number {
   return found;
 }
 
+/** Colours are few: a job that has ended gets one only if all that run have theirs. */
+function lives(track: Track): boolean {
+  return (store.jobs.get(track.job)?.state ?? "ended") !== "ended";
+}
+
 function layersOf(gpu: string, times: number[]): Layer[] {
   const from = times[0]!;
   const until = times.at(-1)!;
   const tracks = [...(store.tracks.get(gpu)?.values() ?? [])]
     .map((track): [Track, number] => [track, track.usage.most(from, until)])
     .filter(([, most]) => most > 0)
-    .sort((a, b) => b[1] - a[1]);
+    .sort((a, b) => Number(lives(b[0])) - Number(lives(a[0])) || b[1] - a[1]);
   const largest = tracks.slice(0, tracks.length > STACKED ? STACKED - 1 : STACKED).map(([track]) => track);
   const rest = tracks.slice(largest.length).map(([track]) => track);
   const taken = new Set<number>();

@@ -125,9 +125,10 @@ class Views:
         used = {share.process: self._used(share) for share in shares}
         accounted, overhead = sum(used.values()), sum(share.overhead for share in shares)
         usage, bounds = accounted + overhead + job.observed.get(gpu.id, 0), job.bounds[gpu.id]
-        record.totals.note_peak(gpu.id, usage)
+        guessed = sum(map(core.guessed, shares))
+        record.totals.note_peak(gpu.id, usage - guessed)
         if len(shares) == 1:
-            record.totals.note_peak(gpu.id, self.shell.credit.peak(shares[0]))
+            record.totals.note_peak(gpu.id, self.shell.credit.peak(shares[0]) - guessed)
         published = core.published(gpu.id, [share.process for share in shares])
         own = {share.process: 0 if share.parked else max(0, share.credit - used[share.process]) for share in shares}
         grantable = 0 if gpu.health.lost else max((published[one].grantable + own[one] for one in published), default=0)

@@ -45,6 +45,8 @@ class Turn(StrEnum):
     LEAVING = "leaving"
     """Its turn is over; the GPU still does what it has launched."""
     WAITS = "waits"
+    SUSPENDED = "suspended"
+    """Its job is suspended: it launches nothing, and takes no turns until it goes on."""
     NOT_HELD = "not_held"
     """Its launches cannot be held back: it was started elsewhere, or otherwise, or uses several GPUs."""
 

@@ -164,15 +164,16 @@ class DriverQuestions:
 
     def _note_peaks(self, gpu: str, used: dict[int, int]) -> None:
         """The page has the exact peak of a job with one process. For several, the samples give the peak."""
-        shares = self._core_loop.core.gpus[gpu].shares
+        core = self._core_loop.core
+        shares = core.gpus[gpu].shares
         by_job: dict[str, list[int]] = {}
         for process, share in shares.items():
             here = used.get(process, share.used) if share.parked is None else 0  # what NVML shows of it is overhead
-            usage = share.overhead + here
+            usage = share.overhead - core.guessed(share) + here
             by_job.setdefault(share.job, []).append(usage)
         for share in shares.values():
             if len(by_job[share.job]) == 1:
-                by_job[share.job] = [self._credit.peak(share)]
+                by_job[share.job] = [self._credit.peak(share) - core.guessed(share)]
         for job, amounts in by_job.items():
             self._registry.note_peak(job, gpu, sum(amounts))
 

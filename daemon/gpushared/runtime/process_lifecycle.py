@@ -122,8 +122,10 @@ class ProcessLifecycle:
         job = core.jobs[client.job]
         for gpu, share in process.shares.items():
             used = client.page.used().get(gpu, share.used) if share.parked is None else share.used
-            record.totals.note_peak(gpu, job.usage[gpu] + used - share.used)
-            record.totals.note_peak(gpu, self._credit.peak(share))  # at some moment the job used at least as much
+            guessed = sum(map(core.guessed, core.shares_of(job, gpu)))
+            record.totals.note_peak(gpu, job.usage[gpu] - guessed + used - share.used)
+            peak = self._credit.peak(share) - core.guessed(share)
+            record.totals.note_peak(gpu, peak)  # at some moment the job used at least as much
 
     def close(self) -> None:
         """The daemon stops. Pages stay where they are, for the next daemon."""

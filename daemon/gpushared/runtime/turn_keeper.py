@@ -63,6 +63,8 @@ class TurnKeeper:
         turns = self._gpus.get(gpu)
         if turns is None:
             return None
+        if job.suspension is not None:
+            return Turn.SUSPENDED
         held = [self._words.read(process, gpu).held for process in _processes(self._core().gpus[gpu], job.id)]
         return turns.state_of(job.id) if held and all(held) and _may_wait(job) else Turn.NOT_HELD
 
