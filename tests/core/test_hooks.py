@@ -9,7 +9,7 @@ import pytest
 from core.tale import job_of, siblings, start, told, used
 from gpushare.quantity import format_bytes
 from gpushared.core import planner, reclaim, wait_report
-from gpushared.core.events import SuspendWanted
+from gpushared.core.events import HookAnswered, SuspendWanted
 from gpushared.core.policy import MIB, Policy
 from gpushared.core.sleep import SleepState
 from gpushared.core.transaction import Transaction
@@ -49,6 +49,16 @@ def owner(world: World, wants: int = 7 * GIB) -> int:
     process = start(world, "B", "8Gi", "8Gi")
     world.allocate(process, "GPU-0", wants)
     return process
+
+
+def test_an_owner_has_its_memory_in_the_moment_in_which_the_hook_has_ended(world: World) -> None:
+    a = server(world, "A", 12 * GIB, "silent")
+    b = owner(world)
+    sleep = job_of(world, a).sleep
+    assert sleep is not None and used(world, b) < GIB
+    world.free(a, "GPU-0", 12 * GIB)
+    world.send(HookAnswered(job_of(world, a).id, sleep.number, seconds=0.1))
+    assert used(world, b) == 7 * GIB, "it does not wait for the next look"
 
 
 def test_it_gives_back_and_gets_it_again_when_there_is_room(world: World) -> None:
@@ -306,6 +316,8 @@ def test_what_is_kept_is_free_for_others_after_the_hook_has_ended(world: World) 
     b = owner(world)
     world.wait(1.0)
     world.free(b, "GPU-0", 7 * GIB)
+    world.wait(0.3)
+    assert state_of(world, a) == SleepState.WAKING
     world.programs[a].stopped = True  # its hook says that all is well, and it takes nothing
     world.wait(4.0)
     assert state_of(world, a) == "awake"

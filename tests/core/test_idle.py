@@ -194,6 +194,15 @@ def test_a_job_that_has_nothing_more_is_not_asked_for_more(world: World) -> None
     assert job.aside is not None and not world.hooks.calls and world.node.counters.hooks == 0
 
 
+def test_the_hook_is_called_at_the_end_of_the_minimum_run_time(world: World) -> None:
+    a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"), idle_release=20.0, min_run_time=20.0)
+    world.hooks.come(job_of(world, a).id, "ok", wakes=False)
+    world.wait(19.9)
+    assert world.node.counters.hooks == 0
+    world.wait(0.1)
+    assert world.now == job_of(world, a).since + 20.0 and world.node.counters.hooks == 1
+
+
 def test_no_hook_is_called_that_nobody_can_call(world: World) -> None:
     a = holder(world, "A", 6 * GIB, on_reclaim=("hook", "kill"))
     world.wait(LONG + 20)

@@ -369,7 +369,7 @@ def test_another_context_of_a_process_that_the_daemon_does_not_know_is_its_first
     world.detach(process, GPU)
     world.attach(process, GPU, another=True)
     share = world.node.gpus[GPU].shares[process]
-    assert (share.before, share.contexts) == (0, 1) and share.overhead > 0
+    assert share.contexts == 1 and share.overhead > 0
 
 
 def full_beside_two(world: World) -> int:

@@ -273,8 +273,7 @@ def _grant_context(tx: Transaction, gpu: Gpu, ask: Ask, overhead: int, credit: i
     if share is None:
         share = Share(ask.process, ask.job, gpu.id, tx.now, attached=False)
         state.add_share(share)
-    earlier = share.overhead if share.measured else max(0, share.provisional)
-    share.before, share.contexts = (earlier, share.contexts + 1) if share.attached else (0, 1)
+    share.contexts = share.contexts + 1 if share.attached else 1
     share.attached, share.measured, share.all_open, share.since = True, False, False, tx.now
     share.provisional, share.provisional_at = -1, tx.now
     if gpu.name not in state.overheads:

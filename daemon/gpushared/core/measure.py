@@ -122,8 +122,8 @@ def _corrected(tx: Transaction, gpu: Gpu, share: Share, found: int) -> int:
         return share.overhead
     most, share.provisional, share.provisional_at = share.provisional, found, tx.now
     if share.attached and not share.measured:
-        if most <= share.before and _young(tx, share):
-            return share.overhead  # nothing of its last context is there yet
+        if not most and _young(tx, share):
+            return share.overhead  # each context costs something: NVML does not show it yet
         take_for_measured(gpu, [share])
         _learn(tx, gpu, share, most)
     return most
@@ -137,7 +137,7 @@ def count_contexts(tx: Transaction, share: Share, open_now: int) -> None:
         share.contexts, share.all_open = open_now, True  # more: one has opened while the daemon was away
     elif share.some_closed and not (share.opening and _young(tx, share)):
         share.contexts, share.all_open, share.measured = open_now, True, False
-        share.before, share.provisional, share.provisional_at = 0, -1, tx.now
+        share.provisional, share.provisional_at = -1, tx.now
 
 
 def _learn(tx: Transaction, gpu: Gpu, share: Share, measured: int) -> None:

@@ -64,8 +64,6 @@ class Share:
     """Its overhead was measured by NVML, not guessed."""
     contexts: int = 1
     """That have been charged since it attached."""
-    before: int = 0
-    """What NVML showed of its earlier contexts when the last one was about to open."""
     provisional: int = -1
     """The most overhead that NVML has shown since `provisional_at`; -1: nothing yet."""
     provisional_at: float = 0.0

@@ -47,8 +47,8 @@ from gpushared.core import (
     resume,
     suspend_events,
     unconfirmed,
-    waiters,
     wait_report,
+    waiters,
 )
 from gpushared.core import events as on
 from gpushared.core.events import CreditAsked, Event

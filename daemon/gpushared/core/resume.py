@@ -3,9 +3,9 @@
 First the one of the highest priority; of these the one that was suspended first. No other overtakes it: small jobs
 would keep a large one waiting. Claims come before all of them, and take nothing back from a job that has just resumed
 (Policy.resume_runs). A job resumes when all that it had fits, and what it asked for when it was suspended
-(waiters.wanted), and none of its programs is stopped: the memory that it had is reserved before its suspender is asked, and NVML has just shown it free. A
-restore that finds no room may fail, and cannot be tried again. The same holds for a job with hooks (hooks.py), whose
-resume hook is called then.
+(waiters.wanted), and none of its programs is stopped: the memory that it had is reserved before its suspender is asked,
+and NVML has just shown it free. A restore that finds no room may fail, and cannot be tried again. The same holds for a
+job with hooks (hooks.py), whose resume hook is called then.
 """
 
 from __future__ import annotations
