@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -192,3 +194,29 @@ def test_a_slow_reader_keeps_its_own_records(make_daemon):
         (backlog,) = until(lambda: daemon.call(lambda: list(daemon.shell.records.followers)))
         as_user(BOB, lambda: [client.register(job("b", "1Gi", "2Gi")) and None for _ in range(3)])
         assert "b" not in daemon.call(lambda: [one.name for one in backlog._items])
+
+
+@pytest.mark.parametrize("uid", [2, ALICE])
+def test_who_reads_metrics_over_tcp_is_nobody_who_has_jobs(make_daemon, uid: int) -> None:
+    """Users of the system have small numbers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    daemon = make_daemon(system=True, reveal="none", metrics_listen=f"127.0.0.1:{port}")
+
+    def holder(ready: Callable[[], None]) -> object:
+        mine = daemon.client.register(job(SECRET, "4Gi", "4Gi"))
+        ready()
+        time.sleep(60)
+        return mine
+
+    def look() -> str:
+        status, body = unixhttp.exchange(daemon.directory / "api.sock", "GET", "/metrics", None, 10.0)[:2]
+        assert status == 200
+        return body.decode()
+
+    with attack(uid, holder):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            told = answer.read().decode()
+        own = as_user(uid, look)
+    assert SECRET not in told
+    assert SECRET in own, "its own user reads it"
