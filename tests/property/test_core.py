@@ -45,6 +45,7 @@ limits = st.one_of(
     st.sampled_from([50, 75, 90, 90]).map(share),
     st.just(Quantity(Kind.MAX, 0, "max")),
     st.just(Quantity(Kind.MAX, 0, "max")),
+    st.just(None),
     st.integers(0, 16 * GIB).map(lambda amount: Quantity(Kind.BYTES, mib(amount), f"{amount}Mi")),
 )
 NOTHING = Quantity(Kind.NONE, 0, "none")
@@ -72,7 +73,7 @@ class Node(RuleBasedStateMachine):
     @initialize(
         two=st.booleans(),
         total=st.sampled_from([2 * GIB, 16 * GIB, 24 * GIB]).map(mib),
-        cost=st.integers(0, 64).map(mib) | st.integers(0, 512).map(mib),
+        cost=st.integers(0, 64).map(mib) | st.integers(0, 512).map(mib) | st.just(900).map(mib),
         unkind=st.booleans(),
         jobs=st.lists(st.tuples(requests, limits, st.integers(-1, 2)), min_size=2, max_size=5),
         steps=st.sampled_from([LADDER, SOFTLY, HOOKED, ALL]),
@@ -113,6 +114,8 @@ class Node(RuleBasedStateMachine):
         wakes=st.sampled_from([True, True, False]),
     )
     def submit(self, request, limit, gpus, priority, grace, lend, wait, protected, rungs, work, calls, wakes) -> None:
+        if limit is None:  # it chose to borrow nothing
+            limit = request if request.resolve(mib(GIB)) else Quantity(Kind.MAX, 0, "max")
         if request.resolve(mib(GIB)) > limit.resolve(mib(GIB)):
             request, limit = limit, request
         spec = JobSpec(
