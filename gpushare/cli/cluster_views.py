@@ -280,7 +280,7 @@ def print_explanation(allocator: Allocator, explanation: Explanation, never: boo
     if never:
         facts.append(("never", "it could not start even if it had the cluster to itself"))
     facts.append((f"share of {view.job.queue}", allocator.shares()[view.job.queue].words))
-    if explanation.reason.code in (Code.NO_SPACE, Code.RESERVED):
+    if view.places or explanation.reason.code in (Code.NO_SPACE, Code.RESERVED):
         facts += [("" if number else "in the way", line) for number, line in enumerate(explanation.who)]
     width = max(len(label) for label, _ in facts)
     for label, text in facts:

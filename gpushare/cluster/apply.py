@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.cluster import ageing, attempts, nodes
-from gpushare.cluster.attempts import forget_parked, park, unpark
+from gpushare.cluster.attempts import forget_parked, go_on, park, unpark
 from gpushare.cluster.checks import bad, check_job, check_moment, check_number, check_queue
 from gpushare.cluster.claimed import unclaim
 from gpushare.cluster.classes import class_of, forget
@@ -344,6 +344,7 @@ def _job_released(turn: Turn, event: JobReleased) -> None:
     turn.state.journal.set(job, "failures", 0)
     if job.seq in turn.state.parked:
         unpark(turn, job)
+    go_on(turn, job)
 
 
 def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from gpushare.cluster import ageing
 from gpushare.cluster.claimed import unclaim
-from gpushare.cluster.jobs import NOTHING_SEEN, JobState
+from gpushare.cluster.jobs import NOTHING_SEEN, JobState, Stall
 from gpushare.cluster.losses import forget_leaving, give_up, lose_places
 from gpushare.cluster.model import Code, Place, Reason, Started, StartFailed, Stopped, StopRefused, TasksLost
 from gpushare.cluster.nodes import rest
+from gpushare.cluster.sizes import note_sizes
 from gpushare.cluster.space import FOREVER
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
@@ -41,6 +42,8 @@ def started(turn: Turn, event: Started) -> None:
         state.journal.set(state.space.by_name[place.node], "failures", 0)
     if len(job.seen) == len(job.places):
         state.journal.set(job, "failures", 0)
+        if job.stall is not None and turn.now >= job.stall.until:
+            state.journal.set(job, "stall", None)
 
 
 def start_failed(turn: Turn, event: StartFailed) -> None:
@@ -49,25 +52,48 @@ def start_failed(turn: Turn, event: StartFailed) -> None:
     places = [place for place in meant if job is not None and (place.group, place.task) not in job.seen]
     if job is None or not places:
         return
-    data = {"attempt": event.attempt, "why": event.why or "it did not say why"}
+    why = event.why or "it did not say why"
+    data = {"attempt": event.attempt, "why": why}
     reason = Reason(Code.START_FAILED, data if event.node is None else {**data, "node": event.node})
     give_up(turn, job, places, reason)
-    if event.node is None and not job.places:
-        _retire(turn, job, data["why"])
+    if event.node is not None:
+        _rest_node(turn, event.node, f"job {event.job}: {why}")
+    elif job.places:
+        _stall(turn, job, why)
     else:
-        # The others of a job that runs have started, so the job is not to blame.
-        for name in {event.node} if event.node is not None else {place.node for place in places}:
-            _rest_node(turn, name)
+        _retire(turn, job, why)
 
 
-def _rest_node(turn: Turn, name: str) -> None:
+def _rest_node(turn: Turn, name: str, why: str) -> None:
     state = turn.state
     node = state.space.by_name.get(name)
     if node is not None and node.alive:
         until = turn.now + _pause(state, node.failures)
         state.journal.set(node, "failures", node.failures + 1)
+        state.journal.set(node, "trouble", why)
         if until > turn.now:
             rest(turn, node, until)
+
+
+def _stall(turn: Turn, job: JobState, why: str) -> None:
+    """Further tasks of it did not start, by their own fault: it runs on, and gets no others for a while."""
+    state = turn.state
+    failures = 0 if job.stall is None else job.stall.failures
+    until = turn.now + _pause(state, failures)
+    state.journal.set(job, "stall", Stall(until, failures + 1, why))
+    if until > turn.now:
+        state.journal.put(state.stalled, job.seq, None)
+        note_sizes(state, job)
+        state.open(job.cls)  # another is its first now
+
+
+def go_on(turn: Turn, job: JobState) -> None:
+    """It may have further tasks again."""
+    state = turn.state
+    if job.seq in state.stalled:
+        state.journal.drop(state.stalled, job.seq)
+        note_sizes(state, job)
+        state.open(job.cls)
 
 
 def _pause(state: State, failures: int) -> float:
@@ -75,7 +101,7 @@ def _pause(state: State, failures: int) -> float:
     return state.policy.back_off * 2.0 ** min(failures, MOST_DOUBLINGS)
 
 
-def _retire(turn: Turn, job: JobState, why: object) -> None:
+def _retire(turn: Turn, job: JobState, why: str) -> None:
     """It did not start, by its own fault: it rests, and after some tries it is held."""
     state = turn.state
     until = turn.now + _pause(state, job.failures)
@@ -141,12 +167,15 @@ def forget_parked(state: State, job: JobState) -> None:
 
 
 def wake(turn: Turn) -> None:
-    """Jobs and nodes whose rest is over."""
+    """Jobs and nodes whose rest is over, also that of jobs that run and could grow."""
     state = turn.state
     for seq in [seq for seq in state.parked if state.by_seq[seq].until <= turn.now]:
         unpark(turn, state.by_seq[seq])
     for number in [number for number in state.resting if state.space.nodes[number].until <= turn.now]:
         rest(turn, state.space.nodes[number], -FOREVER)
+    for job in [state.by_seq[seq] for seq in state.stalled]:
+        if job.stall is not None and job.stall.until <= turn.now:
+            go_on(turn, job)
 
 
 # ---- a stop that is refused --------------------------------------------------------------------------

@@ -55,9 +55,9 @@ STEPS = 16
 def explain(turns: Transactions, job: JobState) -> Explanation:
     view = views.job(job)
     name = job.job.id
-    if view.state == "running":
-        return Explanation(name, view.state, view.reason)
     state = turns.state
+    if view.state == "running":
+        return Explanation(name, view.state, view.reason, tuple(_fewer(state, job, turns.now)))
     if view.state == "starting":
         return Explanation(name, view.state, _ending(state, job))
     if job.seq in state.parked:
@@ -70,6 +70,21 @@ def explain(turns: Transactions, job: JobState) -> Explanation:
     (change, changes), others = (found[0], tuple(found[1:])) if found else (("", ()), ())
     who = tuple(_who(state, job, turns.now))
     return Explanation(name, view.state, reason, who, changes, change, others, _by_itself(turns, job))
+
+
+def _fewer(state: State, job: JobState, now: float) -> Iterator[str]:
+    """Why an elastic job that runs has not all of its tasks."""
+    places, top, cls = len(job.places), job.shape.top, job.cls
+    if places == top:
+        return
+    said = f"{places} of its {count(top, 'task')} {'has' if places == 1 else 'have'} places"
+    if job.seq in state.stalled and job.stall is not None:
+        again = format_duration(max(0.0, job.stall.until - now))
+        yield f"{said}: further ones did not start ({job.stall.why}) and are tried again in {again}"
+        return
+    gate = cls.more.gate
+    yield f"{said}: {gate.message}" if gate is not None else said
+    yield from obstacles.said(state, job, now)
 
 
 def binding(state: State, job: JobState) -> Reason:

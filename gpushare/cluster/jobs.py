@@ -8,6 +8,8 @@ an Ask: a place for its next job, or for one more task of an elastic job.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpushare.cluster.lists import Run, SeqList
 from gpushare.cluster.nouns import Job, Place
 from gpushare.cluster.queues import QueueState
@@ -94,6 +96,17 @@ class JobClass:
         return bool(self.pending or self.running or self.parked)
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Further tasks of an elastic job that runs did not start."""
+
+    until: float
+    """It gets none before then."""
+    failures: int
+    """So often in a row."""
+    why: str
+
+
 class JobState:
     """A job."""
 
@@ -120,6 +133,7 @@ class JobState:
         "seq",
         "since",
         "spared",
+        "stall",
         "unstarted",
         "until",
     )
@@ -157,6 +171,8 @@ class JobState:
         """Starts that failed since one worked."""
         self.seen: dict[tuple[int, int], None] = NOTHING_SEEN
         """Those of its tasks that are known to run."""
+        self.stall: Stall | None = None
+        """Until a further task starts."""
         self.spared = -FOREVER
         """Nothing is taken from it before then: the engine has refused to stop it."""
         self.until = -FOREVER

@@ -34,7 +34,8 @@ def said(state: State, job: JobState, now: float) -> Iterator[str]:
     for node in nodes:
         if node.until > -FOREVER:
             rest = format_duration(max(0.0, node.until - now))
-            yield f"{node.spec.name} rests for {rest} more: jobs did not start there"
+            last = f", last {node.trouble}" if node.trouble else ""  # an earlier version kept none
+            yield f"{node.spec.name} rests for {rest} more: jobs did not start there{last}"
     taken = [node for node in nodes if node.foreign]
     for node in taken[:MOST_LINES]:
         parts = [f"{format_bytes(used)} of GPU {gpu}" for gpu, used in sorted(node.foreign.items())]

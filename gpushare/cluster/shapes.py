@@ -42,6 +42,7 @@ class Shape:
         "selector",
         "simple",
         "tasks",
+        "top",
     )
 
     def __init__(self, tasks: tuple[Tasks, ...], selector: Selector, backfill: bool) -> None:
@@ -62,6 +63,8 @@ class Shape:
         )
         self.tasks = sum(group.least for group in self.groups)
         self.elastic = any(group.top > group.least for group in self.groups)
+        self.top = sum(group.top for group in self.groups)
+        """Tasks at most."""
         self.selector = selector
         self.backfill = backfill
         self.simple = self.groups[0].needs[0] if self.tasks == 1 and len(self.groups) == 1 and rungs == 1 else None

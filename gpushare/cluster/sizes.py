@@ -11,7 +11,7 @@ __all__ = ["note_sizes"]
 def note_sizes(state: State, job: JobState) -> None:
     cls = job.cls
     journal, shape, seq = state.journal, cls.shape, job.seq
-    short = bool(job.places) and len(job.places) < sum(group.top for group in shape.groups)
+    short = bool(job.places) and len(job.places) < shape.top and seq not in state.stalled
     listed = seq in cls.short
     if short and not listed:
         state.enlist(cls.short, seq)

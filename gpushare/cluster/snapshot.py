@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.classes import class_of, weigh
 from gpushare.cluster.codec import decode, encode
-from gpushare.cluster.jobs import JobClass, JobState
+from gpushare.cluster.jobs import JobClass, JobState, Stall
 from gpushare.cluster.model import ANYWHERE, Job, Node, Place, Policy, Queue, Reason, Selector, Tasks
 from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
@@ -33,6 +33,7 @@ class KeptNode:
     cordoned: bool = False
     unknown: bool = False
     failures: int = 0
+    trouble: str = ""
     until: float | None = None
     foreign: tuple[tuple[int, int], ...] = ()
 
@@ -76,6 +77,7 @@ class KeptJob:
     disturbed: tuple[float, ...] = ()
     failures: int = 0
     spared: float | None = None
+    stall: Stall | None = None
     held: bool = False
     until: float | None = None
 
@@ -137,6 +139,7 @@ def _node(node: NodeState) -> KeptNode:
         cordoned=node.cordoned,
         unknown=node.unknown,
         failures=node.failures,
+        trouble=node.trouble,
         until=_moment(node.until),
         foreign=tuple(sorted(node.foreign.items())),
     )
@@ -181,6 +184,7 @@ def _job(job: JobState) -> KeptJob:
         disturbed=job.disturbed,
         failures=job.failures,
         spared=_moment(job.spared),
+        stall=job.stall,
         held=job.until == FOREVER,
         until=_moment(job.until),
     )
@@ -219,7 +223,8 @@ def _nodes(state: State, kept: Snapshot) -> None:
     for number, one in enumerate(kept.nodes):
         node = NodeState(number, one.node)
         node.alive = one.alive
-        node.cordoned, node.unknown, node.failures = one.cordoned, one.unknown, one.failures
+        node.cordoned, node.unknown = one.cordoned, one.unknown
+        node.failures, node.trouble = one.failures, one.trouble
         node.foreign = dict(one.foreign)
         for gpu, used in one.foreign:
             if gpu not in one.node.broken:
@@ -263,6 +268,7 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     job.backfill, job.reason = one.backfill, one.reason
     job.evictions, job.disturbed, job.failures = one.evictions, one.disturbed, one.failures
     job.spared = -FOREVER if one.spared is None else one.spared
+    job.stall = one.stall
     if one.seen:
         job.seen = dict.fromkeys(one.seen)
     state.enter(job, one.demand)
@@ -290,7 +296,9 @@ def _enter(state: State, one: KeptJob, now: float) -> None:
     if ends > now:
         state.guarded[one.seq] = ends
     shape = cls.shape
-    if shape.elastic and len(job.places) < sum(group.top for group in shape.groups):
+    if one.stall is not None and one.stall.until > now:
+        state.stalled[one.seq] = None
+    elif shape.elastic and len(job.places) < shape.top:
         cls.short.add(one.seq)
         _note_patience(state, job, True, now)
     if one.rung < shape.rungs - 1:

@@ -71,6 +71,7 @@ class NodeState:
         "memory",
         "number",
         "spec",
+        "trouble",
         "unknown",
         "until",
         "whole",
@@ -94,6 +95,8 @@ class NodeState:
         """It does not answer."""
         self.failures = 0
         """Starts that failed here since one worked."""
+        self.trouble = ""
+        """The job that failed last to start here, and why."""
         self.until = -FOREVER
         """It rests until then."""
         self.foreign: dict[int, int] = {}

@@ -60,6 +60,8 @@ class State:
         """From when on others may be stopped for the share of those who wait, if that is later than now."""
         self.parked: dict[int, None] = {}
         """Jobs that are held or rest. They are in no list of their class and ask for nothing."""
+        self.stalled: dict[int, None] = {}
+        """Jobs that get no further tasks for a while (JobState.stall)."""
         self.resting: dict[int, None] = {}
         """Nodes that rest, by number."""
         self.reserve_at = -FOREVER

@@ -237,6 +237,9 @@ class Turn:
         """Notes about a run that is over."""
         state = self.state
         state.journal.drop(state.guarded, job.seq)
+        if job.stall is not None:
+            state.journal.set(job, "stall", None)
+            state.journal.drop(state.stalled, job.seq)
         if job.cls.shape.elastic or job.cls.shape.rungs > 1:
             note_sizes(state, job)
         if job.backfill:

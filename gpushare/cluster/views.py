@@ -137,6 +137,7 @@ def next_wake(state: State, now: float) -> float | None:
     times += [state.by_seq[seq].changed + hold for seq in state.shrunk]
     times += [state.by_seq[seq].until for seq in state.parked if state.by_seq[seq].until < FOREVER]
     times += [state.space.nodes[number].until for number in state.resting]
+    times += [stall.until for seq in state.stalled if (stall := state.by_seq[seq].stall) is not None]
     waiting = False
     for cls in state.classes.values():
         if cls.pending:
@@ -339,7 +340,8 @@ def _validate_jobs(state: State) -> None:
             for index, group in enumerate(shape.groups):
                 assert group.least <= one.count(index) <= group.top, f"{one.job.id}: a part of a gang runs"
             listed = one.seq in one.cls.short
-            assert listed == (len(one.places) < sum(group.top for group in shape.groups)), f"{one.job.id}: short"
+            fewer = len(one.places) < shape.top
+            assert listed == (fewer and one.seq not in state.stalled), f"{one.job.id}: short"
             assert (one.seq in state.shrunk) == (one.rung > 0)
             tall = one.seq in one.cls.tall
             assert tall == (one.rung < shape.rungs - 1), f"{one.job.id}: on the ladder"
@@ -347,6 +349,8 @@ def _validate_jobs(state: State) -> None:
         assert (one.seq in state.waiting) == bool(one.unstarted)
         assert set(one.seen) <= set(one.places) - set(one.unstarted), f"{one.job.id}: seen"
         assert (one.until > -FOREVER) == (one.seq in state.parked), f"{one.job.id}: held"
+        assert one.stall is not None or one.seq not in state.stalled, f"{one.job.id}: stalled"
+        assert one.stall is None or one.places, f"{one.job.id}: it waits, and is stalled"
         assert one.backfill == (one.seq in state.backfills), f"{one.job.id}: backfill"
     known = state.by_seq
     assert all(seq in known and known[seq].places for seq in (*state.guarded, *state.shrunk, *state.waiting)), "is gone"
@@ -359,7 +363,7 @@ def dump(state: State) -> dict[str, Any]:
         "nodes": [
             (
                 *(one.spec.name, one.alive, list(one.free), sorted(one.leaving.items())),
-                *(one.cordoned, one.unknown, one.until, one.failures, sorted(one.foreign.items())),
+                *(one.cordoned, one.unknown, one.until, one.failures, one.trouble, sorted(one.foreign.items())),
             )
             for one in state.space.nodes
         ],
@@ -372,6 +376,7 @@ def dump(state: State) -> dict[str, Any]:
                 *(one.seq, repr(one.job), one.attempt, one.rung, one.since, one.changed, one.backfill),
                 *(one.charge, one.demand, [tuple(place) for place in one.ordered], sorted(one.unstarted)),
                 *(sorted(one.seen), one.evictions, one.disturbed, one.failures, one.spared, one.until),
+                one.stall,
             )
             for _, one in sorted(state.by_seq.items())
         ],

@@ -345,10 +345,52 @@ def test_a_further_task_that_does_not_start_is_given_up_alone() -> None:
     (action,) = stage.send(StartFailed(job, 1))
     assert (action.places, action.whole, action.reason.code) == ((second,), False, Code.START_FAILED)
     assert stage.allocator.jobs[job].places == (first,)
-    assert stage.allocator.nodes[second.node].until == 10.0
     assert stage.allocator.jobs[job].failures == 0
     stage.wait(10)
     assert len(stage.allocator.jobs[job].places) == 2
+
+
+def test_a_further_task_that_fails_by_itself_rests_alone_longer_each_time_and_keeps_nobody_out() -> None:
+    stage = one_queue({"n1": 4}, Policy(reserve_after=None, back_off=10.0))
+    job = stage.job("a", count=1, most=2)
+    stage.send(Started(job, 1, ((0, 0),)))
+    rests = []
+    for _ in range(3):
+        stage.send(StartFailed(job, 1, ((0, 1),), why="no such file"))
+        view = stage.allocator.jobs[job]
+        assert (len(view.places), view.state, view.failures) == (1, "running", 0)
+        assert stage.allocator.nodes["n1"].until is None
+        other = stage.job("a")
+        assert other in stage.running(), "others start"
+        rests.append(stage.allocator.next_wake - stage.now)
+        (said,) = stage.allocator.explain(job).who
+        assert said == (
+            "1 of its 2 tasks has places: further ones did not start (no such file) "
+            f"and are tried again in {rests[-1]:g} s"
+        )
+        stage.wait(rests[-1] - 1)
+        assert len(stage.allocator.jobs[job].places) == 1
+        stage.end(other)
+        assert len(stage.allocator.jobs[job].places) == 1, "room that others leave does not end its rest"
+        assert len(list(started(stage.wait(1)))) == 1
+    assert rests == [10.0, 20.0, 40.0]
+    stage.send(Started(job, 1, ((0, 1),)))
+    assert stage.allocator.explain(job).who == ()
+    stage.send(TasksLost(job, 1, ((0, 1),)))
+    stage.send(StartFailed(job, 1, ((0, 1),)))
+    assert stage.allocator.next_wake - stage.now == 10.0, "one had started in between"
+    assert list(started(stage.send(JobReleased(job)))) == [job]
+
+
+def test_a_stalled_job_is_as_any_other_once_it_waits_again() -> None:
+    stage = one_queue({"n1": 2})
+    job = stage.job("a", count=1, most=2)
+    stage.send(Started(job, 1, ((0, 0),)))
+    stage.send(StartFailed(job, 1, ((0, 1),)))
+    assert len(stage.allocator.jobs[job].places) == 1
+    stage.send(TasksLost(job, 1, ((0, 0),)))
+    view = stage.allocator.jobs[job]
+    assert (view.attempt, len(view.places)) == (2, 2)
 
 
 def test_a_gang_of_which_one_task_does_not_start_is_stopped_and_waits_for_that() -> None:

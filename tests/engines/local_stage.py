@@ -16,6 +16,7 @@ from gpushare.cluster.engines.local.spool import Key
 from gpushare.cluster.engines.runner import Context, Record
 from gpushare.cluster.engines.seam import Answer, Evict, SeenNode, SeenTask, Start
 from gpushare.cluster.model import Job, Node, Place, Tasks
+from gpushare.errors import Refused as DaemonRefused
 
 GIB = 2**30
 NODE = Node("here", 2, 8 * GIB, uuids=("GPU-a", "GPU-b"))
@@ -36,6 +37,8 @@ class FakeDaemon:
         self.placed: dict[str, dict[str, Any]] = {}
         """By id, as they were last said."""
         self.holders: dict[str, list[int]] = {}
+        self.over: dict[str, int] = {}
+        """By id, the last attempt that is over."""
 
     def nodes(self, ours: Any) -> list[SeenNode]:
         self.ours = set(ours)
@@ -58,6 +61,8 @@ class FakeDaemon:
         return self
 
     def place_task(self, id: str, body: dict[str, Any]) -> None:
+        if body["attempt"] <= self.over.get(id, 0):
+            raise DaemonRefused(f"attempt {body['attempt']} of {id} is over", code="stale_attempt")
         self.placed[id] = body
         if body["holder"] is not None:
             self.holders.setdefault(id, []).append(body["holder"])
@@ -71,7 +76,7 @@ class FakeDaemon:
 
     def displace(self, id: str, attempt: int) -> None:
         if id in self.placed and self.placed[id]["attempt"] <= attempt:
-            del self.placed[id]
+            self.over[id] = self.placed.pop(id)["attempt"]
             self.holders.pop(id, None)
 
     def close(self) -> None: ...

@@ -134,6 +134,15 @@ def test_its_status_is_known_although_keeper_and_service_were_killed(real) -> No
     assert (real.over("7").phase, real.over("7").exit) == ("done", 9)
 
 
+def test_a_task_that_was_stopped_starts_again_in_the_same_attempt_of_its_job(real) -> None:
+    record = real.record("9", "echo up; sleep 60", tasks=BUDGET)
+    for times in (1, 2, 3):
+        real.until(lambda: real.start(record, places=at(real, 1)) == Accepted())
+        real.until(lambda wanted=times: real.output("9").count("up") == wanted)
+        real.evict("9", 0.0)
+        assert real.over("9") is None
+
+
 def test_the_node_daemon_is_killed_and_nothing_of_it_is_lost(real) -> None:
     real.start(real.record("8", "echo up; sleep 60", tasks=BUDGET), places=at(real, 1))
     real.said("up", "8")

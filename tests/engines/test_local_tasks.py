@@ -288,10 +288,11 @@ def test_what_runs_is_not_started_elsewhere_and_takes_another_amount(stage) -> N
     stage.start(record)
     assert stage.start(record, places=[stage.place(gpus=(1,))]) == Refused("it runs elsewhere")
     ((id, first),) = stage.daemon.placed.items()
-    assert (first["attempt"], first["gpus"], first["request"]) == (1, ["GPU-a"], str(GIB))
+    assert (first["gpus"], first["request"]) == (["GPU-a"], str(GIB))
     assert stage.start(record, places=[stage.place(amount=3 * GIB)]) == Accepted()
     changed = stage.daemon.placed[id]
     assert (changed["request"], changed["limit"]) == (str(3 * GIB), str(3 * GIB))
+    assert changed["attempt"] == first["attempt"], "it is the same placement"
     stage.runner.nodes()
     assert stage.daemon.ours == {first["job"]}
     stage.crash()
@@ -315,13 +316,49 @@ def test_a_task_is_placed_as_long_as_it_lasts(stage) -> None:
     stage.start(stage.record("1", UP, tasks=(Tasks(limit=500_000),)), places=[stage.place(gpus=(1,))])
     ((id, said),) = stage.daemon.placed.items()
     assert id.startswith("local-") and id.endswith("/1.0.0")
-    assert (said["attempt"], said["uid"], said["gpus"], said["request"]) == (1, os.getuid(), ["GPU-b"], str(GIB))
+    assert (said["uid"], said["gpus"], said["request"]) == (os.getuid(), ["GPU-b"], str(GIB))
     assert (said["limit"], said["session"]) == (str(4 * GIB), stage.keeper())
     stage.evict("1", 0.0)
     stage.over("1")
     assert stage.daemon.placed == {}
     stage.start(stage.record("1", UP), attempt=2)
-    assert [(name, one["attempt"]) for name, one in stage.daemon.placed.items()] == [(id, 2)]
+    assert list(stage.daemon.placed) == [id] and stage.daemon.placed[id]["attempt"] > said["attempt"]
+
+
+def test_a_task_that_was_stopped_starts_again_in_the_same_attempt_of_its_job(stage) -> None:
+    """It is a task of an elastic job that was shrunk and grows again; the service may have started again meanwhile."""
+    record = stage.record("1", UP)
+    for times in range(3):
+        assert stage.start(record) == Accepted()
+        stage.until(lambda before=times: stage.output().count("up") > before)
+        stage.evict("1", 0.0)
+        assert stage.over("1") is None
+        if times == 1:
+            stage.crash()
+
+
+def test_a_task_that_an_earlier_version_has_started_keeps_its_placement(stage) -> None:
+    stage.start(stage.record("1", UP))
+    stage.said("up")
+    path = stage.own().parent / "start.json"
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "placing"})
+    )
+    ((id, said),) = stage.daemon.placed.items()
+    stage.daemon.placed[id] = {**said, "attempt": 1}
+    stage.crash()
+    stage.runner.nodes()
+    assert [(name, one["attempt"]) for name, one in stage.daemon.placed.items()] == [(id, 1)]
+    stage.evict("1", 0.0)
+    assert stage.over("1") is None and stage.daemon.placed == {}
+    assert stage.start(stage.record("1", UP), attempt=2) == Accepted()
+
+
+@pytest.mark.parametrize("code", ["stale_attempt", "attempt_runs", "placed", "bad_request"])
+def test_a_refusal_of_this_task_alone_does_not_blame_the_node(stage, monkeypatch, code) -> None:
+    monkeypatch.setattr("gpushare.cluster.engines.local.placing.WAIT_FOR_ROOM", 0.0)
+    refusing(stage, DaemonRefused("not this one", code=code))
+    assert stage.start(stage.record("1", UP)) == Refused("not this one", None)
 
 
 def refusing(stage, error) -> None:

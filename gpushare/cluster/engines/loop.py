@@ -38,7 +38,17 @@ from gpushare.cluster.engines.seam import (
     Token,
     Unanswered,
 )
-from gpushare.cluster.model import Action, Event, JobSubmitted, JobView, NodeView, Place, Refuse, Wait
+from gpushare.cluster.model import (
+    Action,
+    Event,
+    JobSubmitted,
+    JobView,
+    NodeView,
+    Place,
+    Refuse,
+    StartFailed,
+    Wait,
+)
 from gpushare.errors import NoSuchJob, UsageError
 
 __all__ = ["Ledger", "Loop", "start_each"]
@@ -102,6 +112,13 @@ def log_each(events: Sequence[Event], actions: Sequence[Action]) -> None:  # noq
     """What a loop does with what has happened, unless it is told otherwise."""
     for action in actions:
         log.info("%s %s: %s", type(action).__name__.lower(), action.job, action.reason.message)
+
+
+def _failed(event: StartFailed) -> str:
+    """For the log."""
+    tasks = ", ".join(f"{group}.{task}" for group, task in event.tasks) or "all"
+    where = "" if event.node is None else f" on {event.node}"
+    return f"job {event.job}, attempt {event.attempt}: these tasks did not start{where}: {tasks}: {event.why}"
 
 
 def start_each(engine: Engine, commands: Iterable[tuple[Start, Token]]) -> Iterator[tuple[Start, Answer | None]]:
@@ -260,6 +277,9 @@ class Loop:
                     self.notes.wrong[event.job.id] = words, self.ledger.at(now) + self.settings.last_retry
             return False
         self.heed(batch, actions)
+        for event in batch:
+            if isinstance(event, StartFailed):
+                log.warning("%s", _failed(event))
         return True
 
     # ---- what to do ----------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from engine_stage import SETTINGS, Disk, Stage
 from gpushare.cluster.engines import loop as loops
 from gpushare.cluster.engines.loop import POLL, TERM, Loop, Part, start_each
 from gpushare.cluster.engines.reconcile import Notes, Patience
-from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Start, Unanswered
+from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Refused, Start, Unanswered
+from gpushare.cluster.model import Place
 
 
 class Wakes:
@@ -138,6 +139,20 @@ def test_who_is_to_hurry_is_told_once_more():
     loop.notes = Notes(stops={("a", 1, 0, 0): Patience(0.0, 0.0), ("b", 1, 0, 0): Patience(0.0, 0.0)}, hurry={"c"})
     loop.hurry(["a"])
     assert loop.notes.hurry == {"a", "c"} and list(loop.notes.stops) == [("b", 1, 0, 0)]
+
+
+@pytest.mark.parametrize(("node", "where"), [(None, ""), ("n", " on n")])
+def test_a_start_that_failed_is_in_the_log_with_its_reason(caplog, node, where):
+    stage = Stage({"n": 2}, [("a", 1)])
+    stage.submit("j", "a")
+    stage.round()
+    refused = Refused("no such file", node)
+    with caplog.at_level(logging.WARNING):
+        stage.loop._learn(Start("j", 1, (Place(0, 0, "n", (0,), 1, 0),), 0), refused)
+        stage.round()
+    assert [one.message for one in caplog.records] == [
+        f"job j, attempt 1: these tasks did not start{where}: 0.0: no such file"
+    ]
 
 
 def test_what_was_decided_is_in_the_log(caplog):

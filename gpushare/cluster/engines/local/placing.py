@@ -17,13 +17,17 @@ from gpushare.api import Placement
 from gpushare.client import MAY_PASS
 from gpushare.cluster.engines.local.gpus import Daemon
 from gpushare.cluster.engines.local.spool import Folder
-from gpushare.cluster.engines.seam import Busy, Refused, Unanswered
+from gpushare.cluster.engines.seam import Busy, Refused, Token, Unanswered
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted, UsageError
 
-__all__ = ["Placing"]
+__all__ = ["Placing", "placing"]
 
 WAIT_FOR_ROOM = 30.0
 """Seconds in which memory that another task is just giving back may come free."""
+OF_THE_TASK = ("stale_attempt", "attempt_runs", "placed", "bad_request")
+"""Refusals that say nothing of the node: other tasks may start there."""
+TERMS_APART = 2**32
+"""More than the commands of one term."""
 
 
 class Placing:
@@ -39,7 +43,7 @@ class Placing:
         """The daemon takes placements from this service."""
 
     def name(self, job: str, group: int, task: int) -> str:
-        """The name of a task's placement, the same in all attempts."""
+        """The name of a task's placement, the same at each start."""
         return f"{self._name}/{job}.{group}.{task}"
 
     def cgroup(self, mark: str) -> str:
@@ -60,14 +64,12 @@ class Placing:
         except DaemonUnreachable as error:
             raise Unanswered(error.message) from None
         except GpushareError as error:
-            if error.code == "stale_attempt":
-                return Refused(error.message)
             if error.code in MAY_PASS:
                 now = time.monotonic()
                 if now < self._first.setdefault(which, now) + WAIT_FOR_ROOM:
                     return Busy()
             self._first.pop(which, None)
-            return Refused(error.message, str(start["node"]))
+            return Refused(error.message, None if error.code in OF_THE_TASK else str(start["node"]))
         self._first.pop(which, None)
         return None
 
@@ -75,7 +77,7 @@ class Placing:
         """Place it, or say it again: nothing changes then but amounts that are others. `process`: its keeper or its
         program. That one holds the placement, and its session is inside. Raises GpushareError."""
         body = {
-            "attempt": start["attempt"],
+            "attempt": _placing_of(start),
             "uid": start["uid"],
             "gpus": start["devices"],
             "request": str(start["amount"]),
@@ -109,7 +111,7 @@ class Placing:
         if start.get("placement") is None:
             return
         with contextlib.suppress(GpushareError):
-            self._displace(str(start["placement"]), int(start["attempt"]))
+            self._displace(str(start["placement"]), _placing_of(start))
         self._leave(str(start["mark"]))
 
     def tidy(self, living: Collection[tuple[Mapping[str, Any], Folder]]) -> None:
@@ -118,14 +120,14 @@ class Placing:
         if not self.able:
             return
         placed = [(start, folder) for start, folder in living if start.get("placement") is not None]
-        wanted = {(start["placement"], start["attempt"]) for start, _ in placed}
+        wanted = {(start["placement"], _placing_of(start)) for start, _ in placed}
         found = {(one["id"], one["attempt"]): one for one in self._daemon.client().placements()}
         for (id, attempt), one in found.items():
             if id.startswith(f"{self._name}/") and (id, attempt) not in wanted and one["state"] == "placed":
                 self._displace(id, attempt)
         for start, folder in placed:
             with contextlib.suppress(GpushareError):  # of this one: the next round tries again
-                self._keep(start, folder, found.get((start["placement"], start["attempt"])))
+                self._keep(start, folder, found.get((start["placement"], _placing_of(start))))
         if self._cgroups is not None:
             marks = {start["mark"] for start, _ in placed}
             for cgroup in self._cgroups[0].iterdir():
@@ -151,6 +153,16 @@ class Placing:
             folder = self._cgroups[0] / mark
             with contextlib.suppress(OSError):
                 folder.rmdir()
+
+
+def placing(token: Token) -> int:
+    """The attempt of a placement, by the command that starts the task. It grows with each start: a task that was
+    stopped may start again in the same attempt of its job, and the daemon takes no attempt again that is over."""
+    return token[0] * TERMS_APART + token[1]
+
+
+def _placing_of(start: Mapping[str, Any]) -> int:
+    return int(start.get("placing", start["attempt"]))  # an earlier version has started it as an attempt of its job
 
 
 def _name_of(directory: Path) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from gpushare.cluster.engines.local import admission
 from gpushare.cluster.engines.local.gpus import Daemon
 from gpushare.cluster.engines.local.keepers import Keepers
-from gpushare.cluster.engines.local.placing import Placing
+from gpushare.cluster.engines.local.placing import Placing, placing
 from gpushare.cluster.engines.local.spool import Key, Spool, boot_id
 from gpushare.cluster.engines.local.start_file import Site, start_of
 from gpushare.cluster.engines.local.task_state import Task, began, may_start_again, seen, without_env
@@ -278,7 +278,8 @@ class Local:
         start = start_of(record, key, place, devices, site)
         placement = self.placing.name(key.job, key.group, key.task) if self.placing.able else None
         cgroup = self.placing.cgroup(start["mark"])
-        return {**start, "token": list(token), "boot": self._boot, "placement": placement, "cgroup": cgroup}
+        said = {"placement": placement, "placing": placing(token), "cgroup": cgroup}
+        return {**start, "token": list(token), "boot": self._boot, **said}
 
     # ---- stop ----------------------------------------------------------------------------------------
 
