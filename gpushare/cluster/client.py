@@ -142,6 +142,12 @@ class ClusterClient:
         except DaemonUnreachable as error:
             if error.code == "garbage":
                 raise
+            if error.code == "timed_out":
+                raise DaemonUnreachable(
+                    f"the cluster's service at {self.api_socket} has not answered for {self.timeout:g} s",
+                    code=error.code,
+                    hint="it runs, and is slow or stopped: try again; its log may say why",
+                ) from None
             why = error.__cause__ or error.message
             raise DaemonUnreachable(
                 f"the cluster's service at {self.api_socket} does not answer: {why}",

@@ -111,7 +111,7 @@ class Item:
         return self.value
 
     def integer(self, least: int = 0, most: int = 10**12) -> int:
-        if not isinstance(self.value, str) or not re.fullmatch(r"-?[0-9]{1,13}", self.value, re.ASCII):
+        if not isinstance(self.value, str) or not re.fullmatch(r"-?[0-9]{1,100}", self.value, re.ASCII):
             bounds = f" from {least} to {most}" if most < FAR else ""
             self.refuse(f"{self._shown()} is not a whole number", hint=f"write a number{bounds}")
         number = int(self.value)

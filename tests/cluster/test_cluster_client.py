@@ -131,7 +131,7 @@ def test_a_job_without_a_name_is_asked_of_nobody(service, name):
     ("cause", "code", "words"),
     [
         (OSError(111, "Connection refused"), "no_daemon", "does not answer: [Errno 111] Connection refused"),
-        (None, "timed_out", "does not answer: it hangs"),
+        (None, "hung_up", "does not answer: it hangs"),
     ],
 )
 def test_a_service_that_does_not_answer(service, cause, code, words):
@@ -141,6 +141,17 @@ def test_a_service_that_does_not_answer(service, cause, code, words):
         CLIENT.status()
     assert caught.value.message == f"the cluster's service at {SOCKET} {words}" and caught.value.code == code
     assert "gpushare cluster serve" in (caught.value.hint or "")
+
+
+def test_nobody_is_told_to_start_a_service_that_runs_and_is_slow(service):
+    service.answer = DaemonUnreachable("it hangs", code="timed_out")
+    with pytest.raises(DaemonUnreachable) as caught:
+        CLIENT.status()
+    assert caught.value.message == f"the cluster's service at {SOCKET} has not answered for 3 s"
+    assert (caught.value.code, caught.value.hint) == (
+        "timed_out",
+        "it runs, and is slow or stopped: try again; its log may say why",
+    )
 
 
 def test_what_is_no_service_is_told_as_it_is(service):

@@ -47,6 +47,7 @@ CUT = f"{'x' * 37}..."
         ("a: 'a ,'", "name", "'a ,' is not a name", "write at most 200 letters without blanks"),
         (f"a: {'x' * 201}", "name", f"'{CUT}' is not a name", "write at most 200 letters without blanks"),
         ("a: 10", "integer", "10 is out of range", "write a number from 0 to 9"),
+        ("a: 99999999999999999999", "integer", "99999999999999999999 is out of range", "write a number from 0 to 9"),
         ("a: -1", "integer", "-1 is out of range", "write a number from 0 to 9"),
         ("a: 1.5", "integer", "'1.5' is not a whole number", "write a number from 0 to 9"),
         ("a: 50%", "bytes", "'50%' is not an amount of memory in bytes", "write bytes with a unit: 80Gi"),

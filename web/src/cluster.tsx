@@ -31,7 +31,7 @@ export function ClusterView() {
       <div class="row">
         <h1>Queues</h1>
         <span class="muted">
-          {gpus(cluster.capacity.last ?? 0)} GPUs on {count(cluster.nodes.size, "node")}, engine {cluster.engine}
+          {gpus(cluster.capacity.last ?? 0)} {cluster.capacity.last === 1_000_000 ? "GPU" : "GPUs"} on {count(cluster.nodes.size, "node")}, engine {cluster.engine}
         </span>
         <Ranges range={range} onChange={setRange} />
       </div>

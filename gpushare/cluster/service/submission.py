@@ -92,8 +92,14 @@ def _is_share(text: str) -> bool:
 def _array(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_OF_AN_ARRAY:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _bad(f"array is not a whole number from 1 to {MOST_OF_AN_ARRAY}")
+    if value > MOST_OF_AN_ARRAY:
+        raise UsageError(
+            f"an array of {value} jobs is too large",
+            code="bad_request",
+            hint=f"submit several arrays of at most {MOST_OF_AN_ARRAY}",
+        )
     return value
 
 
