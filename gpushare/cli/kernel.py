@@ -10,16 +10,19 @@ from pathlib import Path
 
 import click
 
-from gpushare import __version__, kernelspec
+from gpushare import __version__, kernelspec, locate
 from gpushare.cli import Group, complete
 from gpushare.cli import output as _output
 from gpushare.cli.job_options import JobOptions, flags_of
+from gpushare.config import load_settings
 from gpushare.env import BY_NAME, Settings
-from gpushare.errors import render
+from gpushare.errors import GpushareError, render
 from gpushare.job_spec import plain_options
-from gpushare.quantity import Kind
+from gpushare.quantity import Kind, format_bytes
 
 own = JobOptions(for_kernels=True)
+ASK_WITHIN = 3.0
+"""Seconds."""
 
 
 def _places(prefix: Path | None, sys_prefix: bool) -> list[Path]:
@@ -101,6 +104,7 @@ def install(
     _output.echo(f"{'replaced' if replaced else 'installed'} {kernel.name}: {kernel.display_name}")
     _output.echo(kernel.directory)
     _warn(plan, kernel, cannot_tell=tells is False)
+    _warn_of_size(flags)
 
 
 def _check(flags: Mapping[str, str | None]) -> str:
@@ -128,6 +132,28 @@ def _options(flags: Mapping[str, str | None], gpus: int, *, lend: bool) -> list[
     if gpus > 1:
         options += ["--gpus", str(gpus)]
     return options if lend else [*options, "--no-lend"]
+
+
+def _warn_of_size(flags: Mapping[str, str | None]) -> None:
+    """Of a request that no GPU of this node has, where a daemon runs that knows them."""
+    request = Settings(flags, {}, ()).budget()[0].request
+    if request.kind is not Kind.BYTES:
+        return
+    try:
+        gpus = (
+            locate.find(load_settings({"GPUSHARE_DRIVER": flags["GPUSHARE_DRIVER"]}))
+            .client(ASK_WITHIN)
+            .status()["gpus"]
+        )
+    except GpushareError:
+        return
+    largest = max((gpu["capacity"] for gpu in gpus), default=0)
+    if request.value > largest:
+        note = render(
+            f"no GPU of this node has {format_bytes(request.value)}: the kernel cannot start here",
+            hint=f"the largest has {format_bytes(largest)}; without --request, --limit is the request",
+        )
+        _output.echo(note, err=True)
 
 
 def _warn(plan: kernelspec.Plan, kernel: kernelspec.Kernel, *, cannot_tell: bool) -> None:
