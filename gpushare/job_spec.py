@@ -90,10 +90,13 @@ class Option(NamedTuple):
     """`gpushare kernel install` has the option, too."""
 
 
+MOST_NAME = 256
+"""Letters."""
+
 OPTIONS: Mapping[str, Option] = {
     "name": Option(
         "text",
-        most=256,
+        most=MOST_NAME,
         plain=False,
         variable="name of the job in ps and in messages",
         help="Name of the job.",

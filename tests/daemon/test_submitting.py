@@ -56,7 +56,7 @@ def capacity(daemon: InProcess) -> int:
         ({"name": "", "command": ["/opt/tool/"]}, "tool"),
         ({"command": []}, "job"),
         ({}, "job"),
-        ({"name": "x" * 256}, "x" * 63),
+        ({"name": "x" * 256}, "x" * 256),
         ({"name": "a\tb"}, "a?b"),
     ],
     ids=str,
@@ -64,6 +64,7 @@ def capacity(daemon: InProcess) -> int:
 def test_the_name_of_a_job(daemon: InProcess, body: dict[str, Any], name: str) -> None:
     status, made = post(daemon, **body)
     assert (status, made["name"]) == (201, name)
+    assert daemon.client.job(name)["id"] == made["id"], "it is found by the whole of it"
 
 
 def test_a_job_that_says_nothing_has_the_defaults(daemon: InProcess) -> None:

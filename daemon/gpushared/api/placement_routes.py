@@ -18,7 +18,7 @@ from aiohttp import web
 
 from gpushare import api, api_bodies
 from gpushare.errors import NoSuchJob, NotNoted, NotPermitted, Refused, UsageError
-from gpushare.job_spec import JobSpec, plain_options
+from gpushare.job_spec import MOST_NAME, JobSpec, plain_options
 from gpushared.api.answers import Rejected
 from gpushared.api.calls import call
 from gpushared.api.request_body import RequestBody, number
@@ -152,7 +152,7 @@ class PlacementRoutes(Routes):
         if attempt is None or uid is None or not gpus or request is None or limit is None:
             raise UsageError("attempt, uid, gpus and request are needed", code="bad_request")
         spec = JobSpec(
-            name=printable(body.text("name", longest=256) or id, 63),
+            name=printable(body.text("name", longest=MOST_NAME) or id, MOST_NAME),
             uid=uid,
             user=user_name(uid),
             command=(id,),

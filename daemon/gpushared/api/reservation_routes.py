@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gpushare import api, api_bodies
 from gpushare.errors import NotNoted
-from gpushare.job_spec import FOREVER, JobSpec
+from gpushare.job_spec import FOREVER, MOST_NAME, JobSpec
 from gpushare.quantity import MAX, NOTHING
 from gpushare.reasons import Reason
 from gpushared.api.answers import Rejected
@@ -34,7 +34,7 @@ class ReservationRoutes(Routes):
         amount = quantity(body.text("request", longest=64), "the request")
         devices = body.texts("devices", most=64, longest=128)
         spec = JobSpec(
-            name=printable(body.text("name", longest=256) or "reserved", 63),
+            name=printable(body.text("name", longest=MOST_NAME) or "reserved", MOST_NAME),
             uid=caller.uid,
             user=user_name(caller.uid),
             command=(),

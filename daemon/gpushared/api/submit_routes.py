@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gpushare import api, api_bodies
 from gpushare.errors import GpushareError, NotNoted, NotPermitted, Refused, UsageError
-from gpushare.job_spec import FOREVER, OPTIONS, JobSpec, plain_options
+from gpushare.job_spec import FOREVER, MOST_NAME, OPTIONS, JobSpec, plain_options
 from gpushare.quantity import MAX, NOTHING, Budget
 from gpushare.reasons import Reason
 from gpushared.api.answers import Rejected
@@ -89,9 +89,9 @@ class SubmitRoutes(Routes):
             budget, place = Budget(NOTHING, MAX), ""
         devices = body.texts("devices", most=64, longest=128)
         command = shortened(body.texts("command", most=100_000) or ())
-        name = body.text("name", longest=256) or (Path(command[0]).name if command else "job")
+        name = body.text("name", longest=MOST_NAME) or (Path(command[0]).name if command else "job")
         spec = JobSpec(
-            name=printable(name, 63),
+            name=printable(name, MOST_NAME),
             uid=caller.uid,
             user=user_name(caller.uid),
             command=command,

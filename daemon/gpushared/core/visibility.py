@@ -80,6 +80,9 @@ class Viewer:
         )
 
 
+MOST_SHOWN = 63
+"""Letters of a name in a sentence: what programs are told has room for a few hundred bytes."""
+
 OPERATOR = Viewer(0, "name", admin=True)
 """The reader of the daemon's log."""
 
@@ -87,14 +90,18 @@ OPERATOR = Viewer(0, "name", admin=True)
 # ---- mentions ---------------------------------------------------------------------------------------
 
 
+def _shown(spec: JobSpec) -> str:
+    return spec.name if len(spec.name) <= MOST_SHOWN else f"{spec.name[: MOST_SHOWN - 1]}…"
+
+
 def name(spec: JobSpec) -> Mention:
     """A job, in a sentence that names its user elsewhere."""
-    return Mention(spec.uid, spec.name, spec.name, f"a job of {spec.user}", "another user's job")
+    return Mention(spec.uid, _shown(spec), _shown(spec), f"a job of {spec.user}", "another user's job")
 
 
 def who(spec: JobSpec) -> Mention:
     """A job and its user."""
-    full = f"{spec.name} ({spec.user})"
+    full = f"{_shown(spec)} ({spec.user})"
     return Mention(spec.uid, full, full, f"a job of {spec.user}", "another user's job")
 
 
@@ -103,7 +110,7 @@ def user(spec: JobSpec) -> Mention:
 
 
 def reserved(spec: JobSpec) -> Mention:
-    full = f"reserved as {spec.name} ({spec.user})"
+    full = f"reserved as {_shown(spec)} ({spec.user})"
     return Mention(spec.uid, full, full, f"reserved by {spec.user}", "reserved by another user")
 
 
