@@ -6,6 +6,7 @@ The fewest tasks, then the least that is freed beyond the need, then the best vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import combinations
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -44,9 +45,11 @@ def clear(node: NodeState, need: Need, units: list[Unit], bounds: Bounds) -> tup
         return None
     units = sorted(units, key=_by_rank)
     if need.whole and not node.foreign and all(place.amount == node.memory for unit in units for place in unit.here):
-        chosen = fewest(units, need.gpus - node.whole)
-        if chosen is None:
+        sizes = tuple([(unit.freed, len(unit.places), unit.charge) for unit in units])
+        found = fewest(sizes, need.gpus - node.whole)
+        if found is None:
             return None
+        chosen = [unit for index, unit in enumerate(units) if found[2] >> index & 1]
         if bounds.permit(chosen):
             return cost(chosen, need, node), chosen
     if need.gpus != 1:
@@ -69,34 +72,21 @@ def cost(chosen: Sequence[Unit], need: Need, node: NodeState) -> Cost:
     )
 
 
-def fewest(units: Sequence[Unit], missing: int) -> list[Unit] | None:
-    """Fewest tasks whose GPUs on the node add up to what is missing, then least excess, then the best victims.
+@lru_cache(maxsize=4096)
+def fewest(sizes: tuple[tuple[int, int, int], ...], missing: int) -> tuple[int, int, int] | None:
+    """Of units with so many GPUs on the node, tasks, and costs: the fewest tasks that hold what is missing, then the
+    least excess, then the best victims. How many tasks, what they cost, and which units, as bits.
 
-    By dynamic programming over the number of GPUs freed: (tasks, GPUs beyond the node's, set of units as bits) is
-    additive, and sets compare as numbers whose high bits are the units to keep.
+    By dynamic programming over the number of GPUs freed: what is counted is additive, and sets compare as numbers whose
+    high bits are the units to keep. Nodes with the same sizes are asked about by the thousand.
     """
-    if missing <= 0:
-        return []
-    sizes = {(unit.freed, len(unit.places)) for unit in units}
-    if len(sizes) == 1:
-        count = -(-missing // units[0].freed) if units[0].freed else len(units) + 1
-        return list(units[:count]) if count <= len(units) else None
-    if sum(unit.freed for unit in units) < missing:
-        return None
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}
-    for index, unit in enumerate(units):
+    for index, (gpus, count, paid) in enumerate(sizes):
         for freed, (tasks, charge, bits) in list(best.items()):
-            if freed >= missing:
-                continue
-            new = (tasks + len(unit.places), charge + unit.charge, bits | 1 << index)
-            old = best.get(freed + unit.freed)
-            if old is None or new < old:
-                best[freed + unit.freed] = new
-    enough = [entry for freed, entry in best.items() if freed >= missing]
-    if not enough:
-        return None
-    bits = min(enough)[2]
-    return [unit for index, unit in enumerate(units) if bits >> index & 1]
+            if freed < missing:
+                new = (tasks + count, charge + paid, bits | 1 << index)
+                best[freed + gpus] = min(new, best.get(freed + gpus, new))
+    return min((entry for freed, entry in best.items() if freed >= missing), default=None)
 
 
 def _held(node: NodeState, units: Sequence[Unit]) -> list[dict[Unit, int]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 from gpushare.cluster.candidates import Bounds, Unit, units_on
-from gpushare.cluster.clearing import Cost, clear, fits_without
+from gpushare.cluster.clearing import Cost, clear, fewest, fits_without
 from gpushare.cluster.jobs import JobState
 from gpushare.cluster.lines import Order, Spot
 from gpushare.cluster.order import ENDLESS
@@ -61,32 +61,13 @@ class Holders:
     def _least(self, need: Need, node: NodeState, held: list[Spot]) -> Cost | None:
         if not need.whole:
             return Cost(1, -ENDLESS, ()) if fits_without(node, need, [place for _, _, place in held]) else None
-        least = least_of(tuple([size for size, _, _ in held]), need.gpus - node.whole)
+        least = fewest(tuple([(gpus, 1, charge) for (gpus, charge), _, _ in held]), need.gpus - node.whole)
         return least and Cost(least[0], least[1] - need.charge(node.memory), ())
 
     def could_suffice(self, wants: Sequence[Want]) -> bool:
-        """With all of them gone, would there be room for each kind of task, whatever the other kinds take?"""
-        needs = [want.need for want in wants if want.need.gpus]
-        return all(
-            self._room(need, sum(one.whole and one.gpus >= need.gpus for one in needs) if need.whole else 1)
-            for need in dict.fromkeys(needs)
-        )
-
-    def _room(self, need: Need, times: int) -> bool:
-        """For so many such tasks? Of parts of GPUs only one is asked about."""
-        space, cleared = self.state.space, self.could_clear(need)
-        if not need.whole:
-            return bool(cleared) or space.find(need, self.mask) is not None
-        if times == 1 and cleared:
-            return True
-        room = 0
-        for count, nodes in enumerate(space.whole):
-            room += (nodes & self.mask).bit_count() * (count // need.gpus)
-        for number in cleared:
-            node = space.nodes[number]
-            whole = min(len(node.free), node.whole + sum([gpus for (gpus, _), _, _ in self.held[number]]))
-            room += whole // need.gpus - node.whole // need.gpus
-        return room >= times
+        """With all of them gone, would there be room for any one of these tasks?"""
+        needs = dict.fromkeys(want.need for want in wants)
+        return all(self.could_clear(need) or self.state.space.find(need, self.mask) for need in needs)
 
     # ---- the cheapest --------------------------------------------------------------------------------
 
@@ -140,18 +121,3 @@ class Holders:
 
     def _jobs(self, node: NodeState) -> Iterator[JobState]:
         return (self.state.by_seq[seq] for seq in node.jobs)
-
-
-@lru_cache(maxsize=4096)
-def least_of(sizes: tuple[tuple[int, int], ...], missing: int) -> tuple[int, int] | None:
-    """Of tasks that hold so many GPUs and cost so much: how few have all that is missing, and the least these cost.
-
-    Nodes with the same sizes are asked about by the thousand.
-    """
-    best: dict[int, tuple[int, int]] = {0: (0, 0)}
-    for gpus, charge in sizes:
-        for freed, (tasks, paid) in list(best.items()):
-            if freed < missing:
-                new = (tasks + 1, paid + charge)
-                best[freed + gpus] = min(new, best.get(freed + gpus, new))
-    return min((cost for freed, cost in best.items() if freed >= missing), default=None)

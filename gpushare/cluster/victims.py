@@ -277,8 +277,6 @@ class Stopping(Search):
     def ways(self, want: Want) -> Iterator[Way]:
         if not self.taken:
             self.holders.end()  # what went before is undone
-            if not self.holders.could_suffice(self.wants[len(self.placed) :]):
-                return iter(())
         return self.holders.ways(want.need)
 
     def clear(self, want: Want, way: Way) -> bool:

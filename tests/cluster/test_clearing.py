@@ -12,7 +12,6 @@ from allocator_stage import GIB, Stage
 from gpushare.cluster import clearing
 from gpushare.cluster.candidates import Bounds
 from gpushare.cluster.clearing import clear, cost, fewest
-from gpushare.cluster.holders import least_of
 from gpushare.cluster.model import Node, Place
 from gpushare.cluster.space import BROKEN, Need, NodeState
 
@@ -155,13 +154,13 @@ def test_the_least_that_a_node_costs_is_that_of_the_best_of_all_sets(seed) -> No
         missing = random.randint(1, 9)
         sets = [one for n in range(len(sizes) + 1) for one in combinations(sizes, n)]
         enough = [(len(one), sum(paid for _, paid in one)) for one in sets if sum(gpus for gpus, _ in one) >= missing]
-        assert least_of(sizes, missing) == min(enough, default=None)
-        units = [Hashed(freed=gpus, places=[None], charge=paid, rank=rank) for rank, (gpus, paid) in enumerate(sizes)]
-        uneven = len({gpus for gpus, _ in sizes}) > 1
-        chosen = fewest(units, missing)
-        assert (chosen is None) == (not enough)
-        if chosen is not None and uneven:
-            assert (len(chosen), sum(one.charge for one in chosen)) == min(enough)
-        elif chosen is not None:
-            assert chosen == units[: len(chosen)] and len(chosen) == min(enough)[0], "of equal ones the best victims"
-    assert fewest([], 0) == []
+        chosen = fewest(tuple((gpus, 1, paid) for gpus, paid in sizes), missing)
+        assert (chosen and chosen[:2]) == min(enough, default=None)
+        if chosen is not None:
+            taken = [one for index, one in enumerate(sizes) if chosen[2] >> index & 1]
+            assert (len(taken), sum(paid for _, paid in taken)) == chosen[:2]
+            assert sum(gpus for gpus, _ in taken) >= missing
+        alike = fewest(((2, 1, 5),) * len(sizes), missing)
+        if alike is not None:
+            assert alike[2] == (1 << alike[0]) - 1, "of equal ones the best victims"
+    assert fewest((), 0) == (0, 0, 0)
