@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import gt
-
 from gpushare.cluster.clearing import fits_without
 from gpushare.cluster.jobs import Ask
 from gpushare.cluster.queues import QueueState
@@ -12,7 +9,7 @@ from gpushare.cluster.shapes import Shape
 from gpushare.cluster.space import NodeState
 from gpushare.cluster.state import State
 from gpushare.cluster.turn import Turn
-from gpushare.cluster.watch import ANY, FREED, OVER, About, Freed, Key
+from gpushare.cluster.watch import ANY, FREED, OVER, About, Key
 from gpushare.cluster.widening import small_enough
 
 
@@ -49,20 +46,13 @@ def hear(turn: Turn) -> None:
     if watch.freed:
         if state.tall:
             watch.publish_all()
-        for node in dict.fromkeys(node for node, _ in watch.freed):
-            watch.loose = watch.loose or any(left > 0 for left in node.free)
-        risen = _nodes_with_more(watch.freed)
+        roomy = [node for node in dict.fromkeys(watch.freed) if any(left > 0 for left in node.free)]
         for ask in watch.heard(FREED):
-            if any(_helps(state, ask, node, before) for node, before in risen):
+            if any(_helps(state, ask, node) for node in roomy):
                 watch.woken[ask] = None
-        for node, before in risen:
-            if any(left > 0 for left in node.free):
-                over = True
-                watch.publish(ANY)
-                for queue in {state.by_seq[seq].queue: None for seq in node.jobs}:
-                    for ask in watch.heard(Key(About.QUEUE, queue)) if queue.mixed else ():
-                        if _helps(state, ask, node, before):
-                            watch.woken[ask] = None
+        if roomy:
+            over = watch.loose = True
+            watch.publish(ANY)
         for shape in list(watch.crowded):
             if could_fit(state, shape):
                 open_shape(state, shape)
@@ -79,18 +69,9 @@ def hear(turn: Turn) -> None:
         watch.publish(OVER)
 
 
-def _nodes_with_more(freed: Iterable[Freed]) -> list[Freed]:
-    """Where more is free than when all were last looked at: what is taken again at once is no news."""
-    least: dict[NodeState, tuple[int, ...]] = {}
-    for node, before in freed:
-        known = least.get(node)
-        least[node] = before if known is None else tuple(map(min, before, known))
-    return [(node, before) for node, before in least.items() if any(map(gt, node.free, before))]
-
-
-def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> bool:
-    """Might what is free there be of use to a job that may stop others of its queue? Yes, if the node holds more of its
-    tasks than before, or would hold one without those of lower priority of its queue."""
+def _helps(state: State, ask: Ask, node: NodeState) -> bool:
+    """Might what is free there be of use to a job that may stop others of its queue? Yes, if the node would hold one of
+    its tasks, as it is or without those of lower priority of its queue."""
     cls, shape = ask.cls, ask.cls.shape
     if ask.more or shape.elastic or shape.rungs > 1 or len(shape.groups) > 1:
         return True
@@ -99,12 +80,9 @@ def _helps(state: State, ask: Ask, node: NodeState, before: tuple[int, ...]) -> 
     need, name = shape.groups[0].needs[0], node.spec.name
     jobs = [state.by_seq[seq] for seq in node.jobs]
     lower = [job for job in jobs if job.queue is cls.queue and job.cls.priority < cls.priority]
-    if lower:
-        places = [place for job in lower for place in job.places.values() if place.node == name]
-        return small_enough(state) or fits_without(node, need, places)
-    amount = need.on(node.memory)
-    now, then = (sum(left >= amount for left in free) // max(1, need.gpus) for free in (node.free, before))
-    return now > then
+    if lower and small_enough(state):
+        return True
+    return fits_without(node, need, [place for job in lower for place in job.places.values() if place.node == name])
 
 
 def _any_takes_several(state: State) -> bool:

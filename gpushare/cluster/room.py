@@ -26,7 +26,7 @@ from gpushare.cluster.queues import QueueState
 from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import claims_share_from
 from gpushare.cluster.search import commit, give
-from gpushare.cluster.starting import BY_LIMIT, attempt, keys_of_place, touches
+from gpushare.cluster.starting import attempt, keys_of_place, touches
 from gpushare.cluster.turn import Turn, spread
 from gpushare.cluster.victims import preempt, reclaim
 from gpushare.cluster.watch import ANY, FREED, NEXT, OVER, About, Key
@@ -107,10 +107,9 @@ def _sleep(turn: Turn, ask: Ask, *, again: bool = False) -> None:
             state.journal.put(state.patient, ask, due)
     if _may_preempt(cls):
         broken = _limit_without_its_queue(turn, ask)
-        if broken is not None:
-            keys.append(Key(About.LIMIT, broken[1]))  # once that holds, jobs of its own queue may make way for it
-        elif cls.shape.tasks > 1 or gate.code in BY_LIMIT:
-            keys.append(FREED)  # what is free elsewhere and what these jobs would leave may be enough together
+        # Once the limit holds, jobs of its own queue may make way for it. What is free and what they would leave may be
+        # enough together.
+        keys.append(FREED if broken is None else Key(About.LIMIT, broken[1]))
     if again:
         keys.append(NEXT)
     if turn.spent:

@@ -193,8 +193,7 @@ class State:
         self.journal.entries.append((self._vacate, job, place))
 
     def vacate(self, job: JobState, place: Place) -> None:
-        node = self.space.by_name[place.node]
-        self.watch.freed.append((node, tuple(node.free)))
+        self.watch.freed.append(self.space.by_name[place.node])
         self._vacate(job, place)
         self.journal.entries.append((self._occupy, job, place))
 

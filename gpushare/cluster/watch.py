@@ -4,7 +4,7 @@ An Ask (jobs.py) that cannot be met keeps the keys of what could change that:
 
     LIMIT queue    something is given back below the queue, or its limit or quota is another
     QUEUE leaf     jobs of its own queue start, stop or can be stopped from now on, or the share is another
-    FREED          more is free on a node than when this was last asked, and it might be of use
+    FREED          something was given back on a node, and what is free there might be of use
     OVER           a queue above its quota changes, or one of its jobs can be stopped from now on
     ANY            anything: the search for it has spent its steps, so a state that is no better may be searched further
     NEXT           a turn passes: what was given a place in this one can go in the next
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from gpushare.cluster.jobs import Ask
     from gpushare.cluster.queues import QueueState
     from gpushare.cluster.shapes import Shape
-
-Freed = tuple[NodeState, tuple[int, ...]]
-"""A node, and what was free of its GPUs."""
 
 
 class About(StrEnum):
@@ -90,8 +87,8 @@ class Watch:
         self.woken: dict[Ask, None] = {}
         """For these room may be made."""
         # News:
-        self.freed: list[Freed] = []
-        """Nodes of which something was given back, and what was free on them before."""
+        self.freed: list[NodeState] = []
+        """Nodes of which something was given back."""
         self.dropped: list[QueueState] = []
         """Leaves that hold less."""
         self.changed: dict[QueueState, None] = {}
