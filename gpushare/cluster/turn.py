@@ -19,7 +19,6 @@ from gpushare.cluster.claimed import claim, leave, must_wait, unclaim
 from gpushare.cluster.jobs import NOTHING_SEEN, JobState
 from gpushare.cluster.model import (
     Action,
-    Code,
     Grow,
     Move,
     Place,
@@ -30,7 +29,6 @@ from gpushare.cluster.model import (
     Stop,
 )
 from gpushare.cluster.queues import QueueState
-from gpushare.cluster.reasons import THERE_IS_ROOM
 from gpushare.cluster.rules import OFTEN, Barrier, How, barrier, guarded_until
 from gpushare.cluster.sizes import note_sizes
 from gpushare.cluster.state import State
@@ -343,6 +341,3 @@ def spread(queue: QueueState) -> bool:
         if one.spec.placement is not None:
             return one.spec.placement == "spread"
     return False
-
-
-__all__ = ["THERE_IS_ROOM", "Code", "Turn", "allows", "spread"]
