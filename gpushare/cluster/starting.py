@@ -40,8 +40,6 @@ def start(turn: Turn, highest_tier: int) -> None:
     while (ask := order.pop(state.root)) is not None:
         if is_open(ask):  # if not, another queue has had the last room
             attempt(turn, ask)
-            if not turn.hypothetical:
-                state.journal.clear()  # it stands: events are checked before anything is decided
         order.update(ask.cls.queue)
     if highest_tier == ABOVE:
         watch.leaves.clear()

@@ -36,7 +36,7 @@ class Transactions:
         self.now = max(self.now, now)
         kept = self._marks()
         try:
-            turn = self._run(events, hypothetical=False)
+            turn = self._run(events)
         except BaseException:
             self.now = before
             self._undo(kept)
@@ -51,7 +51,7 @@ class Transactions:
         """The state as it would be after these events, and the turn that led there; then it is as before."""
         kept = self._marks()
         try:
-            yield self._run(events, hypothetical=True)
+            yield self._run(events)
         finally:
             self._undo(kept)
 
@@ -65,19 +65,19 @@ class Transactions:
         state.sequence = kept[0]
         state.return_to(kept[1])
 
-    def _run(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
+    def _run(self, events: Iterable[Event]) -> Turn:
         """A turn makes no reference cycles, so the collector would go through a million jobs and find nothing."""
         collects = gc.isenabled()
         gc.disable()
         try:
-            return self._decided(events, hypothetical=hypothetical)
+            return self._decided(events)
         finally:
             if collects:
                 gc.enable()
 
-    def _decided(self, events: Iterable[Event], *, hypothetical: bool) -> Turn:
+    def _decided(self, events: Iterable[Event]) -> Turn:
         state = self.state
-        turn = Turn(state, self.now, hypothetical=hypothetical)
+        turn = Turn(state, self.now)
         if state.watch.unread:
             learn(turn)
         if self.again:

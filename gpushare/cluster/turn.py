@@ -43,7 +43,6 @@ class Turn:
         "about",
         "again",
         "arrived",
-        "hypothetical",
         "indexed",
         "lines",
         "now",
@@ -56,9 +55,7 @@ class Turn:
         "steps",
     )
 
-    def __init__(self, state: State, now: float, *, hypothetical: bool = False) -> None:
-        self.hypothetical = hypothetical
-        """It will be undone, so nothing may be forgotten of how."""
+    def __init__(self, state: State, now: float) -> None:
         self.state = state
         self.now = now
         state.turn += 1

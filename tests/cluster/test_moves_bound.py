@@ -62,7 +62,7 @@ def judged(allocator: Allocator) -> list[tuple[bool, bool]]:
         waiting = [cls for cls in shape.classes if cls.pending]
         if not waiting:
             continue
-        turn, mark = Turn(state, allocator.now, hypothetical=True), state.mark()
+        turn, mark = Turn(state, allocator.now), state.mark()
         job = state.by_seq[waiting[0].pending.first]
         gang = gang_of(state, job, more=False)
         spared, whole = Moving(turn, gang), Whole(turn, gang)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from allocator_stage import Stage, gpus
 
+from gpushare.cluster import elastic
 from gpushare.cluster.model import (
     Job,
     JobEnded,
@@ -110,3 +112,22 @@ def test_what_moves_is_shrunk_in_another_turn() -> None:
     assert [(type(one), one.job, len(one.places)) for one in actions] == [(Move, "ladder", 1), (Start, "elastic", 2)]
     actions = stage.wait(0)
     assert [(type(one), one.job, len(one.places)) for one in actions] == [(Shrink, "ladder", 1), (Start, "elastic", 1)]
+
+
+def test_a_decision_that_breaks_off_after_a_start_has_changed_nothing(monkeypatch) -> None:
+    stage = Stage({"n1": 2})
+    stage.queue("a", 2)
+    stage.job("a", 1, name="first")
+    before = stage.allocator.dump()
+
+    def breaks_off(turn) -> None:
+        assert any(isinstance(action, Start) for action in turn.out)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(elastic, "grow", breaks_off)
+        with pytest.raises(KeyboardInterrupt):
+            stage.allocator.handle(JobSubmitted(Job("second", "a", (Tasks(gpus=1),))), stage.now)
+    stage.allocator.validate()
+    assert stage.allocator.dump() == before
+    assert stage.job("a", 1, name="second") in stage.running()
