@@ -78,6 +78,22 @@ def test_who_computes_is_not_idle(world: World) -> None:
     assert not is_aside(world, a) and told(world, a)[-1] == "active"
 
 
+def test_who_frees_and_takes_as_much_again_is_not_idle(world: World) -> None:
+    """Each time the daemon looks, it uses what it used before."""
+    a = holder(world, "A", 6 * GIB, cache=2 * GIB)
+    while world.now < 3 * LONG:
+        world.wait(10.0)
+        world.free(a, "GPU-0", GIB)
+        world.allocate(a, "GPU-0", GIB)
+        assert used(world, a) == 6 * GIB and not is_aside(world, a)
+    world.wait(LONG + 5)
+    assert is_aside(world, a)
+    world.free(a, "GPU-0", GIB)
+    world.allocate(a, "GPU-0", GIB)
+    world.wait(2.0)
+    assert not is_aside(world, a) and told(world, a)[-1] == "active"
+
+
 def test_it_is_asked_again_when_it_was_idle_again(world: World) -> None:
     a = holder(world, "A", 6 * GIB, cache=2 * GIB)
     world.wait(LONG + 5)
@@ -191,7 +207,9 @@ def test_a_job_that_has_nothing_more_is_not_asked_for_more(world: World) -> None
     world.detach(a, "GPU-0")
     world.hooks.come(job.id, "ok", wakes=False)
     world.wait(30.0)
-    assert job.aside is not None and not world.hooks.calls and world.node.counters.hooks == 0
+    assert job.aside is None, "it has freed memory just now"
+    world.wait(2 * LONG)
+    assert job.aside is None and not world.hooks.calls and world.node.counters.hooks == 0
 
 
 def test_the_hook_is_called_at_the_end_of_the_minimum_run_time(world: World) -> None:

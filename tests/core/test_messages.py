@@ -868,6 +868,18 @@ def _(tale: Tale) -> None:
     tale.story_of("idle", "idle_gave", "active")
 
 
+@story("the hook of a job that is idle gives memory back; that of another gives nothing, and no step follows")
+def _(tale: Tale) -> None:
+    tale.world.shows_busy = True
+    for name, how in (("chat", "ok"), ("draw", "lies")):
+        process = start(tale.world, name, "6Gi", "6Gi", idle_release=60.0, on_reclaim=("hook", "kill"))
+        tale.world.hooks.come(tale.world.programs[process].job, how, wakes=False)
+        tale.world.allocate(process, "GPU-0", 4 * GIB)
+        tale.world.wait(100.0)
+        tale.told("Notify hook" if how == "ok" else "Notify hook_failed")
+    tale.story_of("idle", "hook_gave", "hook_failed")
+
+
 # ---- what explain says -----------------------------------------------------------------------------
 
 

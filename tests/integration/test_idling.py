@@ -50,6 +50,21 @@ def test_one_that_borrows_nothing_gives_its_cache_back_and_has_it_again(node: No
     assert "this job has not computed for 2 s: 5.0 GiB that its programs only kept are lent to others now" in a.errors()
 
 
+def test_one_that_frees_and_takes_as_much_again_is_not_idle(node: Node) -> None:
+    """It uses the same whenever the daemon looks, and computes nothing."""
+    idle = node.puppet("idle", "--limit", "2Gi")
+    busy = node.puppet("busy", "--limit", "2Gi")
+    while "idle" not in events(node, "idle"):
+        busy.alloc(256 * MIB)
+        busy.do("free last")
+    assert "idle" not in events(node, "busy")
+    wait_for(lambda: "idle" in events(node, "busy"), "it to be idle, too")
+    busy.alloc(256 * MIB)
+    busy.do("free last")
+    wait_for(lambda: "active" in events(node, "busy"), "it to be seen again")
+    assert (busy.end(), idle.end()) == (0, 0)
+
+
 def test_one_that_computes_is_never_idle(node: Node) -> None:
     node.run("--name", "busy", "--limit", "2Gi", sys.executable, COMPUTES, 1)
     idle = node.puppet("idle", "--limit", "2Gi")

@@ -133,7 +133,7 @@ class HookCalls:
             if one.job == job and part and not self.world.is_stopped(one.id) and not one.stopped:
                 for gpu, word in one.words.items():
                     size = int(word.used * part) // 512 * 512
-                    word.used -= size
+                    word.free(size)
                     self.given[one.id, gpu] = self.given.get((one.id, gpu), 0) + size
 
     def _take(self, job: str) -> None:

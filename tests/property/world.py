@@ -86,10 +86,15 @@ UNIT = 512
 
 @dataclass
 class Word:
-    """The 64-bit word of one process on one GPU."""
+    """The 64-bit word of one process on one GPU, and its count of releases."""
 
     used: int = 0
     credit: int = 0
+    releases: int = 0
+
+    def free(self, size: int) -> None:
+        self.used -= size
+        self.releases += size > 0
 
 
 @dataclass
@@ -377,8 +382,20 @@ class World:
         contexts = {one.id: self.open_contexts(one.id, gpu) for one in on}
         stopped = frozenset(one.id for one in on if one.stopped) & self.node.away(gpu)
         return UsedSeen(
-            gpu, used, trims, asking, ending, pinned=pinned, moving=moving, contexts=contexts, stopped=stopped
+            gpu,
+            used,
+            trims,
+            asking,
+            ending,
+            pinned=pinned,
+            moving=moving,
+            contexts=contexts,
+            stopped=stopped,
+            releases=self._releases(gpu),
         )
+
+    def _releases(self, gpu: str) -> dict[int, int]:
+        return {one.id: one.words[gpu].releases for one in self._on(gpu)}
 
     def _trim(self, wish: Trim) -> None:
         is_idle = wish.reason.code is Code.IDLE
@@ -428,7 +445,7 @@ class World:
                 one.trims_missed.append(gpu)
                 continue
             given = min(one.caches.pop(gpu, 0), one.words[gpu].used)
-            one.words[gpu].used -= given
+            one.words[gpu].free(given)
             one.trim = TrimSeen(begun=True, done=True)
             self.send(self._used_seen(gpu))
 
@@ -454,7 +471,8 @@ class World:
         busy = frozenset(one.pid for one in computing)
         contexts = {one.id: self.open_contexts(one.id, gpu) for one in self._on(gpu)}
         shown = busy if self.shows_busy else None
-        return MemorySampled(gpu, sum(by_pid.values()), by_pid, steady, unhooked, shown, contexts=contexts)
+        total, releases = sum(by_pid.values()), self._releases(gpu)
+        return MemorySampled(gpu, total, by_pid, steady, unhooked, shown, contexts=contexts, releases=releases)
 
     def _revoke(self, process: int, gpu: str, size: int) -> Revoked:
         one = self.programs.get(process)
@@ -999,7 +1017,7 @@ class World:
 
     def free(self, process: int, gpu: str, size: int) -> None:
         word = self.programs[process].words[gpu]
-        word.used -= min(size, word.used)
+        word.free(min(size, word.used))
 
     def open_contexts(self, process: int, gpu: str) -> int:
         """Each costs the same."""
@@ -1015,7 +1033,7 @@ class World:
         one = self.programs[process]
         if one.contexts.pop(gpu, None) is None:
             return
-        one.words[gpu].used = 0
+        one.words[gpu].free(one.words[gpu].used)
         self.takes = [take for take in self.takes if (take.program, take.gpu) != (process, gpu)]
         self.send(Detached(process, gpu, 0))
 

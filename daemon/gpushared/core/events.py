@@ -281,6 +281,8 @@ class UsedSeen(Event):
     daemon, and the message about the last one may have been lost."""
     stopped: frozenset[int] = frozenset()
     """The processes of NodeState.away() that Ctrl-Z or SIGSTOP has stopped."""
+    releases: Mapping[int, int] = field(default_factory=dict)
+    """Process -> a number in its page that changes whenever it frees memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,8 @@ class MemorySampled(Event):
     """When NVML was asked, by the clock of the events. None: it did not answer."""
     contexts: Mapping[int, int] = field(default_factory=dict)
     """Process -> contexts that it had on the GPU when NVML was asked, as its page said."""
+    releases: Mapping[int, int] = field(default_factory=dict)
+    """As in UsedSeen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def _gave(tx: Transaction, job: Job, given: dict[str, int], problem: str, second
     hint = "it takes memory again when it needs some"
     if job.hook_runner.wakes:
         hint = "its resume hook is called when there is room again; that memory is kept free for it then"
-    reason = Reason(Code.HOOK, f"this job's hook has given {amounts} back", hint=hint, data={"got": got})
+    reason = Reason(Code.HOOK, f"{_the_hook(job)} has given {amounts} back", hint=hint, data={"got": got})
     tx.emit(Notify(job.id, "hook", reason))
 
 
@@ -112,11 +112,18 @@ def _gave_nothing(tx: Transaction, job: Job, problem: str) -> None:
     tx.record("hook_failed", f"its hook has given nothing back: {problem}", job=job)
     reason = Reason(
         Code.HOOK_FAILED,
-        f"this job's hook has given nothing back: {problem}",
-        hint="the next reclaim step follows; try the hook by hand while the program runs",
+        f"{_the_hook(job)} has given nothing back: {problem}",
+        hint=f"{'the next reclaim step follows; ' if job.reclaims else ''}try the hook by hand while the program runs",
         data={"hook": "relief"},
     )
     tx.emit(Notify(job.id, "hook_failed", reason))
+
+
+def _the_hook(job: Job) -> str:
+    """Says why it was called if no owner wanted memory."""
+    if job.aside is None or not job.aside.under_way or job.aside.step is not ReclaimStep.HOOK or job.reclaims:
+        return "this job's hook"
+    return "this job's hook, called because the job is idle,"
 
 
 def wake(tx: Transaction, job: Job) -> None:

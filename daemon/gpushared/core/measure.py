@@ -55,8 +55,15 @@ def _note_activity(tx: Transaction, gpu: Gpu, sample: MemorySampled) -> None:
     gpu.shows_busy = sample.busy is not None
     for process, share in gpu.shares.items():
         busy = sample.busy is not None and tx.state.processes[process].pid in sample.busy
-        if busy or sample.steady.get(process, share.used) != share.used:
+        freed = has_freed(share, sample.releases)
+        if busy or freed or sample.steady.get(process, share.used) != share.used:
             tx.state.jobs[share.job].active_at = tx.now
+
+
+def has_freed(share: Share, releases: Mapping[int, int]) -> bool:
+    """Whether it has freed memory since its page was last read, also if it has taken as much again."""
+    before, share.releases = share.releases, releases.get(share.process, share.releases)
+    return before is not None and share.releases != before
 
 
 def _live_by_pid(tx: Transaction, gpu: Gpu) -> dict[int, Share]:

@@ -79,6 +79,8 @@ class Share:
     """As last seen in the page; None: the process cannot be asked to trim."""
     pinned: str = ""
     """As last seen in the page: memory that cannot leave the GPU, so that the process cannot be suspended."""
+    releases: int | None = None
+    """As last seen in the page: it changes whenever the process frees memory. None: not seen yet."""
     parked: Parked | None = None
     """Its job is suspended: it has nothing on the GPU now, and this is what it had."""
     granted: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_CALLS))

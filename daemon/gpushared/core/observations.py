@@ -31,7 +31,8 @@ def used_seen(tx: Transaction, event: UsedSeen) -> None:
                 tx.state.end_hold(share)
             while len(share.granted) > answered > 0:
                 share.granted.popleft()  # calls take their credit in about the order of the answers
-        if tx.state.see(share, used):
+        freed = measure.has_freed(share, event.releases)
+        if tx.state.see(share, used) or freed:
             tx.state.jobs[share.job].active_at = tx.now
     if event.host_available is not None:
         tx.state.host_available = event.host_available

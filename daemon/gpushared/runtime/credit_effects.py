@@ -63,18 +63,22 @@ class CreditEffects:
         core, credit = self._core_loop.core, self._credit
         shares, watched = core.gpus[gpu].shares, core.watched(gpu)
         before = credit.stamps(watched, gpu)
+        # `trims` before the words: of a trim that is seen to be over, all that it freed is seen.
+        trims = credit.trims_of(shares)
         # `asking` before `used`: a call that takes its credit in between is then seen to have taken it.
         asking = credit.asking(shares, gpu)
-        used = credit.used_by(shares, gpu)
+        stamps = credit.stamps(shares, gpu)
+        used = {process: stamp[0] for process, stamp in stamps.items()}
+        releases = {process: stamp[1] for process, stamp in stamps.items()}
         after = credit.stamps(watched, gpu)
         moving = frozenset(process for process in watched if before.get(process) != after.get(process))
         clients = (self._clients.get(process) for process in watched)
         ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
         pinned, contexts = credit.pinned(shares, gpu), credit.contexts(shares, gpu)
-        trims = credit.trims_of(shares)
         away = ((process, self._clients.get(process)) for process in core.away(gpu))
         stopped = frozenset(process for process, client in away if client and is_stopped(client.process.pid))
-        return UsedSeen(gpu, used, trims, asking, ending, pinned, self.host_available(), moving, contexts, stopped)
+        host = self.host_available()
+        return UsedSeen(gpu, used, trims, asking, ending, pinned, host, moving, contexts, stopped, releases)
 
     def _trim(self, wish: do.Trim) -> None:
         for process in wish.processes:

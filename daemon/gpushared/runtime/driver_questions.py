@@ -146,7 +146,8 @@ class DriverQuestions:
         unhooked = self._unhooked_finder.among(gpu, sample.by_pid, self._clients, core.jobs)
         self._note_observed(gpu, unhooked, sample.by_pid or {})
         self._note_computing(gpu, unhooked, sample.computing, begun)
-        return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun, contexts)
+        releases = {process: stamp[1] for process, stamp in after.items()}
+        return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun, contexts, releases)
 
     def _stopped_halfway(self, gpu: str, steady: Mapping[int, int], by_pid: Mapping[int, int]) -> set[int]:
         """Processes that were stopped (SIGSTOP), maybe inside a call. The driver may show less than they are charged
