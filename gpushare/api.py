@@ -262,8 +262,8 @@ class HistorySeries(TypedDict):
     name: str
     user: str
     points: list[list[float]]
-    """[time, mean usage, highest usage, request, limit, loan, computing]; [time]: nothing from then on. `computing` is
-    the part of the time, up to 1, in which it had the GPU compute; an older daemon does not say."""
+    """[time, mean usage, highest usage, request, limit, mean loan, computing]; [time]: nothing from then on.
+    `computing` is the part of the time, up to 1, in which it had the GPU compute; an older daemon does not say."""
 
 
 class History(TypedDict):

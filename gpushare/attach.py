@@ -93,6 +93,8 @@ def enable(request: Amount | None, limit: Amount | None, *, gpus: int, name: str
 class LateLaunch(Launch):
     """As `gpushare run --exec` without the exec: this process is wrapper and program."""
 
+    require_daemon = "GPUSHARE_REQUIRE_DAEMON=1"
+
     def enable(self, driver: str) -> Enabled:
         drivers = _software_drivers() if driver == "sim" else _find_drivers(self.environ)
         self._check()

@@ -57,6 +57,9 @@ def run(options: Options, environ: Mapping[str, str] | None = None) -> int:
 
 
 class Launch:
+    require_daemon = "--require-daemon"
+    """How the user says that there must be a daemon."""
+
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
         self.options = options
         self.environ = environ
@@ -141,7 +144,7 @@ class Launch:
         self.say(
             f"{error.message}; {alone if self.mode == 'enforce' else 'nothing is observed'}",
             error.facts,
-            hint="; ".join([*([error.hint] if error.hint else []), "with --require-daemon this is an error"]),
+            hint="; ".join([*([error.hint] if error.hint else []), f"with {self.require_daemon} this is an error"]),
             level=-1,
         )
 

@@ -1,9 +1,9 @@
 """Finding the node daemon, and starting one for this user where there is none.
 
 The order: the socket that GPUSHARE_SOCKET names, the system daemon, this user's daemon. Only `run` starts a daemon
-(start_daemon.py). It never starts one beside a system daemon on real GPUs: both would lend the same memory and break
-their promises. Where the system daemon is installed and cannot be used, `run` gets an error that says so. The software
-driver makes separate GPUs for each user, so a private daemon is safe there.
+(start_daemon.py), and `report` one that has ended. Neither starts one beside a system daemon on real GPUs: both would
+lend the same memory and break their promises. Where the system daemon is installed and cannot be used, they get an
+error that says so. The software driver makes separate GPUs for each user, so a private daemon is safe there.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from gpushare.api import PROTOCOL, Version
 from gpushare.client import Client
-from gpushare.env import Settings
+from gpushare.env import Setting, Settings
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
-from gpushare.paths import SYSTEM_DIR, SYSTEM_UNITS, Runtime, own_dir, user_dir
+from gpushare.paths import SYSTEM_DIR, SYSTEM_UNITS, Runtime, history_dir, own_dir, user_dir
 from gpushare.start_daemon import Starter, did_not_start
 
-__all__ = ["Node", "detect_driver", "find", "for_run", "foreign_software_gpus"]
+__all__ = ["Node", "detect_driver", "find", "for_history", "for_run", "foreign_software_gpus"]
 
 ANSWER_WITHIN = 2.0  # a running daemon answers in a millisecond
 RUN_WITHIN = 10.0  # the same for `run`: without it the request is not guaranteed
@@ -62,12 +62,7 @@ def find(settings: Settings) -> Node:
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
     if named:
-        try:
-            return _ask(Runtime.of_socket(named.text), driver)
-        except DaemonUnreachable as error:
-            if error.code == "no_daemon":
-                error.hint = f"start it, or take away what names it: {named.source}"
-            raise
+        return _named(named, driver, ANSWER_WITHIN)
     problems: list[GpushareError] = []
     unusable: Node | None = None
     for runtime in _places(driver, settings.environ):
@@ -97,7 +92,7 @@ def for_run(settings: Settings) -> Node:
     driver = settings.choice("GPUSHARE_DRIVER")
     named = settings.find("GPUSHARE_SOCKET")
     if named:
-        return _ask(Runtime.of_socket(named.text), driver, RUN_WITHIN)
+        return _named(named, driver, RUN_WITHIN)
     wanted = detect_driver() if driver == "auto" else driver
     passed_over = None
     sign = system_sign()
@@ -117,6 +112,19 @@ def for_run(settings: Settings) -> Node:
 def system_sign() -> str | None:
     """The file or setting that shows that this node has a system daemon, running or not; None if nothing does."""
     return next((str(path) for path in (SYSTEM_DIR, *SYSTEM_UNITS) if os.path.lexists(path)), None)
+
+
+def for_history(settings: Settings) -> Node:
+    """The daemon that knows what this user's jobs have used. Starts this user's again if it has ended and has left a
+    history: it reads that as well as it writes it."""
+    try:
+        return find(settings)
+    except DaemonUnreachable as error:
+        driver = settings.choice("GPUSHARE_DRIVER")
+        left = history_dir(detect_driver() if driver == "auto" else driver, settings.environ)
+        if error.code != "no_daemon" or settings.find("GPUSHARE_SOCKET") or left is None or not left.is_dir():
+            raise
+    return for_run(settings)
 
 
 def _system(driver: str, environ: Mapping[str, str], patience: float) -> Node:
@@ -165,6 +173,16 @@ def foreign_software_gpus(node: Node, environ: Mapping[str, str]) -> GpushareErr
 def _places(driver: str, environ: Mapping[str, str]) -> list[Runtime]:
     drivers = ("nvidia", "sim") if driver == "auto" else (driver,)
     return [Runtime(SYSTEM_DIR), *(Runtime(user_dir(name, environ)) for name in drivers)]
+
+
+def _named(named: Setting, driver: str, within: float) -> Node:
+    """The daemon whose socket a setting names."""
+    try:
+        return _ask(Runtime.of_socket(named.text), driver, within)
+    except DaemonUnreachable as error:
+        if error.code == "no_daemon":
+            error.hint = f"start it, or take away what names it: {named.source}"
+        raise
 
 
 def _ask(runtime: Runtime, driver: str, within: float = ANSWER_WITHIN) -> Node:

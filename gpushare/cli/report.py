@@ -13,7 +13,7 @@ from gpushare.cli.moment import moment
 from gpushare.config import load_settings
 from gpushare.env import Setting
 from gpushare.errors import GpushareError, UsageError
-from gpushare.locate import find
+from gpushare.locate import for_history
 from gpushare.report import contents, drawing, file, page, picture, table
 from gpushare.report.contents import Asked, Report
 
@@ -80,7 +80,7 @@ def command(
         asked = Asked(moment(OF_A_NODE, end, "--since") if start is None else start, end, seconds, now)
         _of_queues(queue or None, asked, output)
         return
-    client = find(load_settings()).client()
+    client = for_history(load_settings()).client()
     if job is None:
         start = moment(OF_A_NODE, end, "--since") if start is None else start
         _check_range(start, end)

@@ -7,7 +7,7 @@ report says of other users' jobs. Times are seconds since 1970, amounts are byte
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict, cast
 
 from gpushare import api
@@ -116,6 +116,7 @@ def _of_long_ago(client: Client, history: api.History, known: Iterable[api.Job])
 
 
 def _report(client: Client, asked: Asked, job: api.Job | None, history: api.History, jobs: list[api.Job]) -> Report:
+    history = _until_ends(history, {job["id"]: end_of(job) for job in jobs if end_of(job) < asked.until})
     status = client.status()
     uuids = {one["gpu"] for one in history["series"]}
     gpus = [one for one in status["gpus"] if job is None or one["uuid"] in uuids]
@@ -149,6 +150,17 @@ def _report(client: Client, asked: Asked, job: api.Job | None, history: api.Hist
         "history": history,
         "happenings": _happenings(client, asked, job),
     }
+
+
+def _until_ends(history: api.History, ends: Mapping[str, float]) -> api.History:
+    """With the series of each job up to its end. The daemon sees only at its next sample that a series has ended."""
+    series = [_until_end(one, ends[one["job"]]) if one["job"] in ends else one for one in history["series"]]
+    return {**history, "series": [one for one in series if one["points"]]}
+
+
+def _until_end(series: api.HistorySeries, end: float) -> api.HistorySeries:
+    points = [point for point in series["points"] if point[0] < end]
+    return {**series, "points": [*points, [end]] if points and len(points[-1]) > 1 else points}
 
 
 def _happenings(client: Client, asked: Asked, job: api.Job | None) -> list[api.Record]:

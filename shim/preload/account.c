@@ -42,7 +42,8 @@ static void say_alone(uint64_t limit) {
         gs_text_add(&text, ")");
     }
     gs_text_add(&text, " holds for each process by itself, and nothing is lent\n"
-                       "hint: start the program with `gpushare run`, which starts a daemon");
+                       "hint: `gpushare run` starts a daemon, unless GPUSHARE_SOCKET names one; `gpushare doctor` "
+                       "looks for the cause");
     gs_say(GS_WARNING, GS_SAY_DAEMON, &text);
 }
 

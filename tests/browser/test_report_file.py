@@ -71,6 +71,8 @@ def test_the_views_of_a_report_of_a_node(browser: Browser, tmp_path: Path) -> No
     rows = browser.do("return page.locator('tbody tr').allInnerTexts()")
     assert [row.split()[0] for row in rows] == ["train", "server", "</script><script>ran=1</script><img"]
     assert "12.0 GiB" in rows[0] and "7.0 GiB" in rows[1], "the highest"
+    ages = [row.split("\t")[-1].strip() for row in rows]
+    assert ages == ["1h 51m", "1h 30m", "2h"], "of one that has ended: how long it ran"
     browser.see("evening")
     browser.picture("report-node")
 

@@ -99,6 +99,25 @@ def test_a_step_that_is_not_over_is_known_so_far():
     assert list(steps.so_far(START + 22_000)) == [], "the point before holds"
 
 
+def test_a_series_that_has_ended_has_nothing_in_the_step_that_is_not_over():
+    steps = Steps(10, START)
+    steps.take(A, START, amounts(6))
+    steps.take(A, START + 4000, None)
+    list(steps.finish(START + 10_000))
+    for seconds in (10, 13):
+        assert list(steps.so_far(START + seconds * 1000)) == [Point(A, START + 10_000, None)]
+    list(steps.finish(START + 20_000))
+    assert list(steps.so_far(START + 20_000)) == [], "it is said once"
+
+
+def test_a_step_that_has_just_begun_says_nothing():
+    steps = Steps(10, START)
+    steps.take(A, START, amounts(2))
+    steps.take(A, START + 5000, amounts(6))
+    list(steps.finish(START + 10_000))
+    assert list(steps.so_far(START + 10_000)) == []
+
+
 def test_what_holds_is_written_once_more_and_then_no_more():
     steps = Steps(10, START)
     steps.take(A, START + 5000, amounts(6))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +83,28 @@ def test_why_a_run_died_is_known_without_its_daemon_and_to_the_next(node: Node, 
     assert other.end() == 0
 
 
+def test_a_report_of_a_job_after_its_daemon_has_ended(node: Node, tmp_path: Path) -> None:
+    node.start_daemon_of_user()
+    night = node.puppet("night", "--limit", "14Gi")
+    night.alloc(13 * GIB)
+    id, since = (node.job("night")[key] for key in ("id", "since"))
+    wait_for(lambda: time.time() > since + 3, "some values of the job")
+    assert night.end() == 0
+    pid = node.daemon_pid()
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: gone(pid), "the end of the daemon")
+    file = tmp_path / "night.csv"
+    told = node.gpushare("report", "night", "--step", "1s", "-o", file)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"report of job night ({id})" in told.stdout
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert {row["job"] for row in rows} == {id}
+    assert max(int(row["usage_highest"]) for row in rows) > 13 * GIB
+    assert node.api("GET", "/v1/version"), "it asks a daemon, which ends by itself"
+
+
 def test_without_a_history_it_is_said_that_no_daemon_runs(node: Node) -> None:
-    for words in (["ps", "-a"], ["explain", "night"], ["events", "--since", "1h"]):
+    for words in (["ps", "-a"], ["explain", "night"], ["events", "--since", "1h"], ["report", "-o", "x.csv"]):
         told = node.gpushare(*words)
         assert (told.returncode, told.stdout) == (3, "")
         assert "no daemon runs on this node" in told.stderr

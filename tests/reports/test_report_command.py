@@ -29,7 +29,7 @@ class Command:
         self._capsys = capsys
         self.client = Client()
         monkeypatch.setattr("gpushare.cli.report.time", SimpleNamespace(time=lambda: UNTIL))
-        monkeypatch.setattr("gpushare.cli.report.find", lambda _: SimpleNamespace(client=lambda: self.client))
+        monkeypatch.setattr("gpushare.cli.report.for_history", lambda _: SimpleNamespace(client=lambda: self.client))
 
     def __call__(self, *words: object) -> tuple[int, str, str]:
         self._capsys.readouterr()

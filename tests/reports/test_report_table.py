@@ -54,18 +54,28 @@ def test_each_step_has_a_row_until_the_series_ends() -> None:
     assert [(one["time"], one["gpu"]) for one in found] == sorted((one["time"], one["gpu"]) for one in found)
 
 
+def test_a_job_has_no_row_after_its_end() -> None:
+    """Its last sample may be later: the daemon samples once a second."""
+    end = UNTIL - 600
+    points = [point(SINCE, 6), point(end - 0.4, 5), point(end + 0.2, 3), [end + 0.6]]
+    found = rows(node_report(Client(series=[series(TRAIN, points, "train"), series(SERVER, points, "server")])))
+    assert len([one for one in found if one["job"] == TRAIN]) == (7200 - 600) / 10
+    assert {one["usage_mean"] for one in found if one["job"] == TRAIN} == {str(6 * GIB)}
+    assert len([one for one in found if one["job"] == SERVER]) == (7200 - 600) / 10 + 1, "it lives"
+
+
 def test_rows_of_one_time_are_by_gpu_and_then_by_job() -> None:
     """Whatever the order in which the history has them."""
     both = [
         series("outside", [point(UNTIL - 10, 1)]),
         series(SERVER, [point(UNTIL - 10, 1)], "server", gpu=1),
         series(SERVER, [point(UNTIL - 10, 1)], "server"),
-        series(TRAIN, [point(UNTIL - 10, 1)], "train", gpu=1),
-        series(TRAIN, [point(UNTIL - 10, 1)], "train"),
+        series(NAMED, [point(UNTIL - 10, 1)], "train", gpu=1),
+        series(NAMED, [point(UNTIL - 10, 1)], "train"),
     ]
     for found in (both, both[::-1]):
         shown = [(one["gpu"], one["job"]) for one in rows(node_report(Client(series=found)))]
-        assert shown == [("0", TRAIN), ("0", SERVER), ("0", "outside"), ("1", TRAIN), ("1", SERVER)]
+        assert shown == [("0", SERVER), ("0", NAMED), ("0", "outside"), ("1", SERVER), ("1", NAMED)]
 
 
 def test_sums_are_left_out_and_so_is_nothing_outside() -> None:
@@ -88,24 +98,24 @@ def test_times_are_those_of_the_historys_steps() -> None:
 @pytest.mark.parametrize("first", ["=", "+", "-", "@"])
 def test_a_name_is_no_formula(first: str) -> None:
     named = f'{first}HYPERLINK("http://x","y")'
-    report = node_report(Client(series=[series(TRAIN, [point(UNTIL - 10, 1)], named, user=f"{first}1")]))
+    report = node_report(Client(series=[series(SERVER, [point(UNTIL - 10, 1)], named, user=f"{first}1")]))
     (one,) = rows(report)
     assert (one["name"], one["user"]) == (f"'{named}", f"'{first}1")
 
 
 def test_other_names_stay_as_they_are() -> None:
-    report = node_report(Client(series=[series(TRAIN, [point(UNTIL - 10, 1)], 'a,"b"=c', user="-")]))
+    report = node_report(Client(series=[series(SERVER, [point(UNTIL - 10, 1)], 'a,"b"=c', user="-")]))
     (one,) = rows(report)
     assert (one["name"], one["user"]) == ('a,"b"=c', "-")
 
 
 def test_a_name_has_one_line() -> None:
-    report = node_report(Client(series=[series(TRAIN, [point(UNTIL - 10, 1)], "a\r\nb")]))
+    report = node_report(Client(series=[series(SERVER, [point(UNTIL - 10, 1)], "a\r\nb")]))
     assert table.render(report).splitlines()[1].count("a\\r\\nb") == 1
 
 
 def test_a_gpu_that_is_gone_has_no_number() -> None:
-    report = node_report(Client(series=[series(TRAIN, [point(UNTIL - 10, 1)], "train")]))
+    report = node_report(Client(series=[series(SERVER, [point(UNTIL - 10, 1)], "train")]))
     report["state"]["gpus"] = []
     (one,) = rows(report)
     assert (one["gpu"], one["uuid"]) == ("", GPUS[0])

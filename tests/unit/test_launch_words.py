@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import launch
+from gpushare.attach import LateLaunch
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.launch import Launch, Options, visible_devices
 from gpushare.locate import Node
@@ -18,7 +19,7 @@ NOT_REQUIRED = "with --require-daemon this is an error"
 STANDS_IN = "no NVIDIA driver here: the software driver stands in (GPUs made of host memory)"
 
 
-def found(monkeypatch, daemon: Node | Exception, *, environ=None, **options) -> Node | None:
+def found(monkeypatch, daemon: Node | Exception, *, environ=None, kind=Launch, **options) -> Node | None:
     def for_run(settings):
         if isinstance(daemon, Exception):
             raise daemon
@@ -26,7 +27,7 @@ def found(monkeypatch, daemon: Node | Exception, *, environ=None, **options) -> 
 
     monkeypatch.setattr(launch.locate, "for_run", for_run)
     environ = {"GPUSHARE_LIMIT": "4Gi", "XDG_CONFIG_HOME": "/nowhere", **(environ or {})}
-    return Launch(Options(["true"], **options), environ)._find_daemon()
+    return kind(Options(["true"], **options), environ)._find_daemon()
 
 
 def node(driver="sim", *, passed_over=None, moved=None) -> Node:
@@ -62,6 +63,11 @@ def test_where_a_daemon_is_required_its_absence_is_the_error(monkeypatch, capfd,
 def test_else_the_program_starts_and_its_user_is_told_even_with_q(monkeypatch, capfd, error, environ, said):
     assert found(monkeypatch, error, environ=environ, verbosity=-1) is None
     assert capfd.readouterr().err == f"gpushare: {said}\n"
+
+
+def test_in_a_program_the_way_to_require_a_daemon_is_a_variable(monkeypatch, capfd):
+    assert found(monkeypatch, AWAY, kind=LateLaunch) is None
+    assert capfd.readouterr().err.endswith("hint: start one; with GPUSHARE_REQUIRE_DAEMON=1 this is an error\n")
 
 
 @pytest.mark.parametrize(

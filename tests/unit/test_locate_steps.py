@@ -10,6 +10,7 @@ import pytest
 from gpushare import locate
 from gpushare.config import load_settings
 from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.paths import history_dir
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,12 @@ def test_without_any_the_first_trouble_is_told_if_there_was_one(asked):
     assert caught.value.code == "no_daemon" and "`gpushare run` starts one" in caught.value.hint
 
 
+@pytest.mark.parametrize("find", [locate.find, locate.for_run, locate.for_history])
 @pytest.mark.parametrize(
     ("code", "hint"),
     [("no_daemon", "start it, or take away what names it: GPUSHARE_SOCKET=/x/api.sock"), ("timed_out", None)],
 )
-def test_a_daemon_that_is_named_is_the_only_one(monkeypatch, code, hint):
+def test_a_daemon_that_is_named_is_the_only_one(monkeypatch, code, hint, find):
     asked = []
 
     def ask(runtime, _driver, *_within):
@@ -100,8 +102,21 @@ def test_a_daemon_that_is_named_is_the_only_one(monkeypatch, code, hint):
 
     monkeypatch.setattr(locate, "_ask", ask)
     with pytest.raises(DaemonUnreachable) as caught:
-        locate.find(load_settings({}, {**SETTINGS, "GPUSHARE_SOCKET": "/x/api.sock"}))
+        find(load_settings({}, {**SETTINGS, "GPUSHARE_SOCKET": "/x/api.sock"}))
     assert asked == ["/x/api.sock"] and caught.value.hint == hint
+
+
+def test_to_read_a_history_a_daemon_is_started_only_where_one_has_left_a_history(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(locate, "for_run", lambda _: "started")
+    settings = load_settings({}, {**SETTINGS, "GPUSHARE_DRIVER": "sim", "XDG_STATE_HOME": str(tmp_path)})
+    asked.answers = [unreachable("no_daemon")]
+    with pytest.raises(DaemonUnreachable, match="no daemon runs on this node"):
+        locate.for_history(settings)
+    history_dir("sim", settings.environ).mkdir(parents=True)
+    assert locate.for_history(settings) == "started"
+    asked.answers = [unreachable("timed_out", "it hangs")]
+    with pytest.raises(DaemonUnreachable, match="it hangs"):
+        locate.for_history(settings)
 
 
 # ---- it is asked ----------------------------------------------------------------------------------------------

@@ -26,7 +26,10 @@ export interface Outcome {
   signal: number | null;
   killed: { reason: string } | null;
   refusals: number;
+  /** Seconds. */
   duration: number;
+  /** Whether somebody saw its end; an older daemon does not say. */
+  seen?: boolean;
 }
 
 export interface Job {

@@ -254,7 +254,7 @@ const used = (gpu: JobGpu) => (report ? gpu.peak : gpu.usage);
 const SORTS: Record<string, (job: Job) => number | string> = {
   [USAGE]: (job) => -job.gpus.reduce((sum, gpu) => sum + used(gpu), 0),
   borrowed: (job) => -job.gpus.reduce((sum, gpu) => sum + gpu.loan, 0),
-  age: (job) => job.since,
+  age: (job) => -age(job),
   name: (job) => job.name,
 };
 
@@ -320,7 +320,7 @@ function Jobs() {
             </thead>
             <tbody>
               {jobs.slice(0, rows).map((job) => (
-                <JobRow key={job.id} job={job} age={duration(store.now() - job.since)} />
+                <JobRow key={job.id} job={job} age={age(job) < 0 ? "–" : duration(age(job))} />
               ))}
             </tbody>
           </table>
@@ -334,6 +334,12 @@ function Jobs() {
       )}
     </section>
   );
+}
+
+/** For how many seconds it has run, or did; -1 if nobody saw its end. */
+function age(job: Job): number {
+  if (job.outcome === null) return store.now() - job.since;
+  return job.outcome.seen === false ? -1 : job.outcome.duration;
 }
 
 function amount(value: number | null | undefined): string {

@@ -193,7 +193,7 @@ class Steps:
             if found.changed:
                 known = replace(found)
                 known.advance(now)
-                if known.known:
+                if known.known or known.now is None:  # else it has just begun; one that has ended needs its end
                     yield self._point(series, known)
 
     def _point(self, series: SeriesKey, found: _Sum) -> Point:

@@ -198,7 +198,8 @@ static void refused(void) {
 
 static const char alone_text[] =
     "gpushare: there is no gpushare daemon: the limit of 100.0 MiB%s holds for each process by itself, and nothing is "
-    "lent\nhint: start the program with `gpushare run`, which starts a daemon\n";
+    "lent\nhint: `gpushare run` starts a daemon, unless GPUSHARE_SOCKET names one; `gpushare doctor` looks for the "
+    "cause\n";
 
 /* Without a daemon: the limit of the environment, said once. */
 static void alone(void) {
