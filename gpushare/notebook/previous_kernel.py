@@ -25,15 +25,32 @@ def previous_end() -> str | None:
         jobs = offline_history.ask(load_settings(), lambda daemon: daemon.jobs(ended=True), lambda _note: None)
     except GpushareError:
         return None
-    found = predecessor(jobs, file, name, os.getuid())
+    found = predecessor(jobs, file, name, os.getuid(), os.environ.get("GPUSHARE_JOB"))
     return ending(found) if found is not None else None
 
 
-def predecessor(jobs: Iterable[Job], file: str, name: str | None, uid: int) -> Job | None:
-    """This user's latest ended job with this connection file, or with this notebook's name."""
-    ended = [job for job in jobs if job["uid"] == uid and job["outcome"] is not None]
-    mine = [job for job in ended if _has_file(job["command"], file) or job["name"] == name]
-    return max(mine, key=lambda job: job["since"], default=None)
+def predecessor(jobs: Iterable[Job], file: str, name: str | None, uid: int, own: str | None = None) -> Job | None:
+    """This user's latest ended job with this connection file, or with this notebook's name; else the one before in the
+    same kernelspec. `own`: the id of this kernel's job."""
+    mine = [job for job in jobs if job["uid"] == uid]
+    known = [job for job in mine if _has_file(job["command"], file) or job["name"] == name]
+    ended = [job for job in known if job["outcome"] is not None]
+    return max(ended, key=_start, default=None) or _before(mine, own)
+
+
+def _before(jobs: Iterable[Job], own: str | None) -> Job | None:
+    """The kernel of the same kernelspec, which gives its jobs their name, that started last before this one. None if
+    it lives: then it is another notebook's, and what came before it has been told there."""
+    this = next((job for job in jobs if job["id"] == own), None)
+    if this is None:
+        return None
+    earlier = [job for job in jobs if job["name"] == this["name"] and job["since"] < this["since"]]
+    last = max((job for job in earlier if connection_file(job["command"])), key=_start, default=None)
+    return last if last is not None and last["outcome"] is not None else None
+
+
+def _start(job: Job) -> float:
+    return job["since"]
 
 
 def ending(job: Job) -> str | None:

@@ -77,6 +77,24 @@ def test_the_kernel_before() -> None:
     assert named is not None and named["id"] == "7"
 
 
+def test_a_new_kernel_of_the_same_kernelspec_follows_the_last_one() -> None:
+    """It has another connection file, and no notebook's name is known."""
+    first, own = job(1, killed=killed()), job(4, file="mine.json")
+
+    def before(*jobs: Any, own_id: str | None = "4") -> str | None:
+        found = predecessor([*jobs, own], "mine.json", "mine", 7, own_id)
+        return None if found is None else found["id"]
+
+    assert before(first) == "1"
+    assert before(first, job(2, killed=None)) == "2", "one that ended by itself comes in between"
+    assert before(first, job(2)) is None, "another notebook's lives, which has told that"
+    assert before(first, job(5)) == "1", "that one started later"
+    assert before(first, job(2, name="torch-9g")) == "1", "another kernelspec's"
+    assert before(first, {**job(2), "command": ["python", "train.py", "x.json"]}) == "1", "not a kernel's"
+    assert before(job(1, uid=8, killed=killed())) is None
+    assert before(first, own_id=None) is None, "this kernel is no job"
+
+
 def test_how_it_ended() -> None:
     when = time.strftime("%H:%M")
     found = ending(job(1, killed=killed()))
