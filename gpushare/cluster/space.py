@@ -27,7 +27,7 @@ from operator import or_
 from typing import NamedTuple
 
 from gpushare.cluster.model import ANYWHERE, Node, Selector
-from gpushare.cluster.quantity import MICRO, bytes_of_share, charge_of_bytes
+from gpushare.cluster.quantity import MICRO, charge_of_bytes
 
 FOREVER = float("inf")
 
@@ -447,6 +447,3 @@ def fit_on(node: NodeState, need: Need) -> tuple[int, ...] | None:
     if need.whole:
         return whole_of(node, need.gpus) if node.whole >= need.gpus else None
     return parts_of(node, node.free, need)
-
-
-__all__ = ["BROKEN", "Need", "NodeState", "Space", "bytes_of_share", "fit_on", "lowest"]

@@ -31,7 +31,7 @@ LONGEST_FUNCTION = 60
 DECIDING = cluster_lines.Size(lines=4608, code=3250)
 """The cluster's files that decide, together, by the counting rule of cluster_lines.py. A ratchet: these numbers only
 fall. The aim is 2,200 lines, so that a stranger reads them in an afternoon."""
-ALLOCATING = cluster_lines.Size(lines=7167, code=5154)
+ALLOCATING = cluster_lines.Size(lines=7164, code=5153)
 """The same with the ledger and with what events mean for it."""
 SLACK = 30
 """When a sum is so far below its bound, the bound is lowered."""
