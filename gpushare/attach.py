@@ -82,7 +82,9 @@ def enable(request: Amount | None, limit: Amount | None, *, gpus: int, name: str
         "GPUSHARE_NAME": name or _name(environ),
     }
     driver, announce = _choose_driver(flags, environ)
-    launch = LateLaunch(Options(_command_line(), flags | {"GPUSHARE_DRIVER": driver}, gpus=gpus), environ)
+    flags["GPUSHARE_DRIVER"] = driver
+    options = Options(_command_line(), flags, gpus=gpus, require_daemon="GPUSHARE_REQUIRE_DAEMON=1")
+    launch = LateLaunch(options, environ)
     if announce:
         launch.say("no NVIDIA driver here: the software driver stands in (GPUs made of host memory)", level=0)
     enabled = launch.enable(driver)
@@ -92,8 +94,6 @@ def enable(request: Amount | None, limit: Amount | None, *, gpus: int, name: str
 
 class LateLaunch(Launch):
     """As `gpushare run --exec` without the exec: this process is wrapper and program."""
-
-    require_daemon = "GPUSHARE_REQUIRE_DAEMON=1"
 
     def enable(self, driver: str) -> Enabled:
         drivers = _software_drivers() if driver == "sim" else _find_drivers(self.environ)

@@ -48,6 +48,7 @@ class Options:
     container: bool = False  # the command is podman's or docker's
     report: Path | None = None
     verbosity: int = 0
+    require_daemon: str = "--require-daemon"  # how the user says that there must be a daemon
     job: str | None = None  # the id to register the job with, if it is known before
     started: Callable[[], None] | None = None  # called once the program runs
 
@@ -57,9 +58,6 @@ def run(options: Options, environ: Mapping[str, str] | None = None) -> int:
 
 
 class Launch:
-    require_daemon = "--require-daemon"
-    """How the user says that there must be a daemon."""
-
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
         self.options = options
         self.environ = environ
@@ -144,7 +142,7 @@ class Launch:
         self.say(
             f"{error.message}; {alone if self.mode == 'enforce' else 'nothing is observed'}",
             error.facts,
-            hint="; ".join([*([error.hint] if error.hint else []), f"with {self.require_daemon} this is an error"]),
+            hint="; ".join(filter(None, [error.hint, f"with {self.options.require_daemon} this is an error"])),
             level=-1,
         )
 

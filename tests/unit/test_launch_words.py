@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gpushare import launch
-from gpushare.attach import LateLaunch
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.launch import Launch, Options, visible_devices
 from gpushare.locate import Node
@@ -19,7 +18,7 @@ NOT_REQUIRED = "with --require-daemon this is an error"
 STANDS_IN = "no NVIDIA driver here: the software driver stands in (GPUs made of host memory)"
 
 
-def found(monkeypatch, daemon: Node | Exception, *, environ=None, kind=Launch, **options) -> Node | None:
+def found(monkeypatch, daemon: Node | Exception, *, environ=None, **options) -> Node | None:
     def for_run(settings):
         if isinstance(daemon, Exception):
             raise daemon
@@ -27,7 +26,7 @@ def found(monkeypatch, daemon: Node | Exception, *, environ=None, kind=Launch, *
 
     monkeypatch.setattr(launch.locate, "for_run", for_run)
     environ = {"GPUSHARE_LIMIT": "4Gi", "XDG_CONFIG_HOME": "/nowhere", **(environ or {})}
-    return kind(Options(["true"], **options), environ)._find_daemon()
+    return Launch(Options(["true"], **options), environ)._find_daemon()
 
 
 def node(driver="sim", *, passed_over=None, moved=None) -> Node:
@@ -66,7 +65,7 @@ def test_else_the_program_starts_and_its_user_is_told_even_with_q(monkeypatch, c
 
 
 def test_in_a_program_the_way_to_require_a_daemon_is_a_variable(monkeypatch, capfd):
-    assert found(monkeypatch, AWAY, kind=LateLaunch) is None
+    assert found(monkeypatch, AWAY, require_daemon="GPUSHARE_REQUIRE_DAEMON=1") is None
     assert capfd.readouterr().err.endswith("hint: start one; with GPUSHARE_REQUIRE_DAEMON=1 this is an error\n")
 
 
