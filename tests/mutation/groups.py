@@ -50,7 +50,10 @@ PARTS = (
     ),
     *(f"shim/preload/{name}.c" for name in ("hook_linear", "hook_pool", "hook_vmm", "message", "packet", "pool")),
     *(f"shim/preload/{name}.c" for name in ("hook_context", "hook_graph", "hook_info", "hook_multicast", "hook_nvml")),
-    *(f"shim/preload/{name}.c" for name in ("borrower", "python", "stream", "table", "thread", "trim")),
+    *(
+        f"shim/preload/{name}.c"
+        for name in ("borrower", "entry", "loader", "python", "stream", "symbols", "table", "thread", "trim")
+    ),
     *(f"shim/preload/{name}.h" for name in ("account", "charge", "descriptor", "device", "lock", "stream", "system")),
     "shim/credit.h",
 )
