@@ -210,6 +210,11 @@ def _make_way(turn: Turn, job: JobState, places: Iterable[Place], reason: Reason
         claimed = list(other.unstarted.values())
         if other is not job:
             claimed = [one for one in claimed if any((one.node, gpu) in gpus for gpu in one.gpus)]
+        elif len(claimed) < len(job.places):  # the rest of it runs on: what it lacks is about to come back
+            unclaim(state, job, claimed)
+            for place in claimed:
+                turn.lift(job, place)
+            continue
         give_up(turn, other, claimed, reason)
     if job.seq in state.parked:
         unpark(turn, job)
@@ -220,7 +225,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
     state, shape = turn.state, job.shape
     rungs = [job.rung] if job.places else range(shape.rungs)
     rung = next((rung for rung in rungs if all(_as_on(state, job, place, rung) for place in places)), None)
-    if rung is None or (not job.places and not _whole(job, places)):
+    if rung is None:
         return False
     for place in places:
         free = state.space.by_name[place.node].free
@@ -235,7 +240,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         turn.extend(job, places, reason)
     unclaim(turn.state, job, places)  # they run already
     turn.take_back(length)
-    return True
+    return _whole(job, job.places.values())
 
 
 def _whole(job: JobState, places: Iterable[Place]) -> bool:
