@@ -17,7 +17,7 @@ from gpushare.cluster.checks import bad, check_job, check_moment, check_number, 
 from gpushare.cluster.claimed import unclaim
 from gpushare.cluster.classes import class_of, forget
 from gpushare.cluster.jobs import JobClass, JobState
-from gpushare.cluster.losses import forget_leaving
+from gpushare.cluster.losses import drop, forget_leaving
 from gpushare.cluster.model import (
     Code,
     Event,
@@ -357,10 +357,7 @@ def _job_withdrawn(turn: Turn, event: JobWithdrawn) -> None:
 def _job_ended(turn: Turn, event: JobEnded) -> None:
     state = turn.state
     job = known(state, event.job)
-    places = list(job.places.values())
-    unclaim(turn.state, job, places)
-    for place in places:
-        turn.lift(job, place)
+    drop(turn, job, list(job.places.values()))
     for key in [key for key in state.leaving if key[0] == event.job]:
         forget_leaving(state, key, state.leaving[key])
     _remove(turn, job)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpushare.cluster import ageing
 from gpushare.cluster.claimed import unclaim
 from gpushare.cluster.jobs import NOTHING_SEEN, JobState, Stall
-from gpushare.cluster.losses import forget_leaving, give_up, lose_places
+from gpushare.cluster.losses import drop, forget_leaving, give_up, lose_places
 from gpushare.cluster.model import Code, Place, Reason, Started, StartFailed, Stopped, StopRefused, TasksLost
 from gpushare.cluster.nodes import rest
 from gpushare.cluster.sizes import note_sizes
@@ -211,9 +211,7 @@ def _make_way(turn: Turn, job: JobState, places: Iterable[Place], reason: Reason
         if other is not job:
             claimed = [one for one in claimed if any((one.node, gpu) in gpus for gpu in one.gpus)]
         elif len(claimed) < len(job.places):  # the rest of it runs on: what it lacks is about to come back
-            unclaim(state, job, claimed)
-            for place in claimed:
-                turn.lift(job, place)
+            drop(turn, job, claimed)
             continue
         give_up(turn, other, claimed, reason)
     if job.seq in state.parked:
@@ -221,7 +219,7 @@ def _make_way(turn: Turn, job: JobState, places: Iterable[Place], reason: Reason
 
 
 def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...], reason: Reason) -> bool:
-    """Into the ledger again, as they were; False where something else is there by now."""
+    """Into the ledger again, as they were; False where something else is there by now, or too few of the gang."""
     state, shape = turn.state, job.shape
     rungs = [job.rung] if job.places else range(shape.rungs)
     rung = next((rung for rung in rungs if all(_as_on(state, job, place, rung) for place in places)), None)
@@ -240,13 +238,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         turn.extend(job, places, reason)
     unclaim(turn.state, job, places)  # they run already
     turn.take_back(length)
-    return _whole(job, job.places.values())
-
-
-def _whole(job: JobState, places: Iterable[Place]) -> bool:
-    """Is there enough of the gang?"""
-    groups = [place.group for place in places]
-    return all(groups.count(index) >= group.least for index, group in enumerate(job.shape.groups))
+    return all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
 
 
 def _as_on(state: State, job: JobState, place: Place, rung: int) -> bool:

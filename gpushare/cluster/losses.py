@@ -24,6 +24,13 @@ def forget_leaving(state: State, key: tuple[str, int], gone: tuple[Place, ...]) 
         state.journal.drop(state.leaving, key)
 
 
+def drop(turn: Turn, job: JobState, places: Sequence[Place]) -> None:
+    """The job has these no more, whether they were started or not."""
+    unclaim(turn.state, job, places)
+    for place in places:
+        turn.lift(job, place)
+
+
 def lose_places(turn: Turn, job: JobState, lost: Sequence[Place], reason: Reason) -> None:
     """Tasks are gone, and hold nothing. A job that has less than its least left is stopped and waits again."""
     lost_of = [sum(place.group == index for place in lost) for index in range(len(job.cls.shape.groups))]
@@ -32,9 +39,8 @@ def lose_places(turn: Turn, job: JobState, lost: Sequence[Place], reason: Reason
         turn.stop(job, reason, again=True, gone=lost)
         turn.state.journal.set(job, "evicted_in", -1)
         return
-    unclaim(turn.state, job, lost)
+    drop(turn, job, lost)
     for place in lost:
-        turn.lift(job, place)
         turn.state.journal.drop(job.seen, (place.group, place.task))
     turn.after_loss(job, reason)
 
@@ -47,9 +53,7 @@ def give_up(turn: Turn, job: JobState, places: Sequence[Place], reason: Reason) 
     left = [place.group for place in job.places.values() if place not in places]
     if left and all(left.count(index) >= group.least for index, group in enumerate(job.shape.groups)):
         started = [place for place in places if (place.group, place.task) not in job.unstarted]
-        unclaim(turn.state, job, places)
-        for place in places:
-            turn.lift(job, place)
+        drop(turn, job, places)
         if started:
             turn.evicted(job, started, job.job.id, reason)
         else:

@@ -493,6 +493,21 @@ def test_a_refused_stop_of_a_further_task_gives_that_back() -> None:
     assert stage.waiting() == ["small"]
 
 
+def test_a_refused_move_of_some_tasks_leaves_the_others_alone() -> None:
+    """Two tasks were on the move, the third was to stay: it is not told to stop, though two are its least."""
+    stage = Stage({"n1": 4, "n2": 4}, REPORTED)
+    stage.queue("a", 8)
+    stage.job("a", name="wide", count=2, most=3, movable=True)
+    stage.job("a", name="fixed", amount=2)
+    before = stage.allocator.jobs["wide"].places
+    stage.job("a", name="large", amount=3)
+    assert len(stage.allocator.leaving["wide", 1]) == 2
+    actions = stage.send(StopRefused("wide", 1))
+    assert not [one for one in actions if isinstance(one, (Stop, Preempt)) and one.job == "wide"]
+    assert stage.allocator.jobs["wide"].places == before and stage.allocator.leaving == {}
+    assert stage.waiting() == ["large"]
+
+
 def test_a_held_job_whose_stop_is_refused_runs() -> None:
     stage = borrower_and_owner()
     stage.send(JobHeld("borrower"))

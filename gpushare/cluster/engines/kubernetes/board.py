@@ -173,6 +173,12 @@ class Member:
                 return str(one.get("message", ""))
         return ""
 
+    def grace(self, most: float) -> float:
+        """Seconds: what its claim says, else the pod; never more than the allocator gives."""
+        said = self.asked.grace if self.asked is not None else None
+        usual = float(self.pod["spec"].get("terminationGracePeriodSeconds") or most)
+        return min(most, usual if said is None else said)
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -441,6 +447,16 @@ class Board:
             for one in known.members
             if one is not member and one.mark.attempt == member.mark.attempt
         )
+
+    def why_not(self, member: Member) -> str:
+        """Why the allocator does not hear of it; "": it does."""
+        said = member.troubled or member.waits
+        if said or member.uid not in self.seats.short:
+            return said
+        there, size = self.seats.short[member.uid]
+        if there == size:
+            return f"it starts when the first {size} pods of its group have started"
+        return f"its pod group has {there} of {size} pods"
 
     def task_of(self, member: Member) -> SeenTask | None:
         """What exists of it. What was bound to a node that is lost does not run."""

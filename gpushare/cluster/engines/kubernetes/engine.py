@@ -143,7 +143,7 @@ class Kubernetes(QueueKeeper):
                 self._tend(member)
         board = self._board
         nodes = tuple(kept.seen(board.foreign) for kept in board.nodes.values())
-        waits = ((one, why) for one in board.members.values() if (why := self._why_not(one)))
+        waits = ((one, why) for one in board.members.values() if (why := board.why_not(one)))
         wrong = {name: why for one, why in waits for name in (one.uid, one.title)}
         return Observed(nodes, tuple(board.seen_jobs()), wrong)
 
@@ -184,7 +184,7 @@ class Kubernetes(QueueKeeper):
     def _tend(self, member: Member) -> None:
         """Finish what was begun: a start of which the mark is there."""
         with self._logged(member):
-            why = self._why_not(member)
+            why = self._board.why_not(member)
             if why:
                 self._tell(member, why)
             elif member.follows is not None and not member.held:
@@ -204,16 +204,6 @@ class Kubernetes(QueueKeeper):
         self._api.write.mark(member, replace(first.mark, failed="", blame=False))
         member.joins = True
         self._go_on(member)
-
-    def _why_not(self, member: Member) -> str:
-        """Why the allocator does not hear of it; "": it does."""
-        said = member.troubled or member.waits
-        if said or member.uid not in self._board.seats.short:
-            return said
-        there, size = self._board.seats.short[member.uid]
-        if there == size:
-            return f"it starts when the first {size} pods of its group have started"
-        return f"its pod group has {there} of {size} pods"
 
     # ---- start -----------------------------------------------------------------------------------------
 
@@ -357,7 +347,7 @@ class Kubernetes(QueueKeeper):
                 write.mark(member, replace(stopped, evictions=mark.evictions + (phase == "starting")))
                 write.free(member)
             else:
-                write.evict(member, self._grace(member, command))
+                write.evict(member, member.grace(command.grace))
                 if not leaves:
                     self._board.seats.evicted(member.uid, token)
                 write.mark(member, stopped)
@@ -366,12 +356,6 @@ class Kubernetes(QueueKeeper):
         except self._api.REFUSAL as error:
             return Refused(str(error), retry_after=error.retry_after or USUAL_RETRY)
         return Accepted()
-
-    def _grace(self, member: Member, command: Evict) -> float:
-        """Seconds: what its claim says, else the pod; never more than the allocator gives."""
-        said = member.asked.grace if member.asked is not None else None
-        usual = float(member.pod["spec"].get("terminationGracePeriodSeconds") or command.grace)
-        return min(command.grace, usual if said is None else said)
 
     # ---- words -----------------------------------------------------------------------------------------
 
