@@ -122,6 +122,18 @@ def test_a_job_that_wants_turns_where_there_are_none() -> None:
     assert isinstance(Node(turns=True, longest_turn=0.5).access.admit(spec(exclusive=1.0), []), Reason)
 
 
+def test_each_text_of_a_job_counts_for_its_user() -> None:
+    """Twice: it is kept here and in state.json."""
+    none = bytes_of(spec())
+    for more in (
+        {"command": ("x", "y" * 10)},
+        {"request_source": "y" * 10},
+        {"limit_source": "y" * 10},
+        {"devices": ("y" * 4, "y" * 6)},
+    ):
+        assert bytes_of(spec(**more)) == none + 20, more
+
+
 def test_a_user_has_so_many_jobs_and_so_many_bytes_of_them(monkeypatch) -> None:
     node = Node(descriptors=160)  # ten jobs
     assert isinstance(node.access.admit(spec(), [1] * 9), JobSpec)

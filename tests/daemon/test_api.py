@@ -316,6 +316,8 @@ def test_foreign_bytes_on_the_socket(daemon, garbage):
 
 def test_a_reservation_begins_now_and_ends_when_it_was_asked_to(daemon):
     """In the time of the calendar, as all of the API."""
+    with pytest.raises(UsageError, match="unknown field 'until'"):
+        daemon.client.reserve({"name": "night", "request": "2Gi", "until": time.time() + 3600})
     before = time.time()
     made = daemon.client.reserve({"name": "night", "request": "2Gi", "lasting": 3600.0})
     after = time.time()
@@ -352,6 +354,7 @@ def test_metrics(daemon):
     assert value("gpushare_denials_total", 'reason="over_limit"') == 1
     assert value("gpushare_round_trips_total") == 2
     assert value("gpushare_clients", 'state="connected"') == 1
+    assert value("gpushare_clients", 'state="detached"') == 0
     assert value("gpushare_jobs", 'state="borrowing"') == 1
     assert 'job="' not in text and 'instance="' not in text and 'pid="' not in text
     shim.close()

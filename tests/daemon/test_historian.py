@@ -286,6 +286,15 @@ def test_so_many_users_and_no_more_until_one_is_old(tmp_path, monkeypatch, caplo
     assert {path.name for path in tmp_path.iterdir()} == {"node.events", "1.events", "1.jobs", "4.events"}
 
 
+def test_what_is_of_nobody_always_has_room(tmp_path, monkeypatch):
+    """The node's own events: that a GPU failed must not be lost because many users have histories."""
+    monkeypatch.setattr(historian, "USERS", 2)
+    out = Files(tmp_path)
+    for uid in (1, 2, 3, None):
+        out.append(deque([(uid, EVENTS, line(uid or 0))]))
+    assert {path.name for path in tmp_path.iterdir()} == {"1.events", "2.events", "node.events"}
+
+
 DAY = 24 * 3600.0
 
 

@@ -595,10 +595,12 @@ def test_what_the_command_says_when_it_fails(monkeypatch, capsys, raised, status
         raise raised
 
     monkeypatch.setattr(cli, "_run", run)
-    monkeypatch.setattr(cli, "_without_preload", lambda: None)
-    monkeypatch.setattr(cli.logs, "set_up", lambda level, form: None)
+    steps: list[str] = []
+    monkeypatch.setattr(cli, "_without_preload", lambda: steps.append("without the library"))
+    monkeypatch.setattr(cli.logs, "set_up", lambda level, form: steps.append("logs"))
     code = cli.main([])
     err = capsys.readouterr().err
+    assert steps == ["without the library", "logs"], "it looks at GPUs only then"
     assert err.startswith(says) and (says or err == "")
     assert code == (raised.exit_code if status is None else status)
     if isinstance(raised, ModuleNotFoundError):
