@@ -86,6 +86,28 @@ def test_a_service_that_starts_again_gives_no_seat_to_two_pods(seats, order):
     assert seats.free == []
 
 
+@pytest.mark.parametrize("marked", [1, 2, 3])
+def test_a_service_that_starts_again_completes_a_group_of_which_some_pods_have_marks(seats, marked):
+    """The others were not marked when the earlier one was killed, or came instead of evicted ones: none waits for
+    others."""
+    pods = [pod(f"p{task}", GROUP, job="p0", size=3, task=task) for task in range(marked)]
+    pods += [pod(f"p{task}", GROUP, size=3) for task in range(marked, 3)]
+    seats.look(reversed(pods), 0.0)
+    assert jobs(seats) == {"p0": ("p0", 0), "p1": ("p0", 1), "p2": ("p0", 2)}
+    assert seats.free == [] and seats.short == {}
+    assert [seat.attempt for seat in seats.taken.values()] == [0, 0, 0]
+
+
+def test_a_seat_of_a_group_that_was_begun_earlier_is_free_for_a_while(seats):
+    first = pod("p0", GROUP, job="p0", size=2)
+    seats.look([first], 0.0)
+    assert [(seat.job, seat.task) for seat in seats.free] == [("p0", 1)]
+    seats.look([first], KEPT_FREE)
+    assert seats.free == []
+    seats.look([first, pod("late", GROUP, size=2)], KEPT_FREE + 1)
+    assert seats.short == {"late": (1, 2)}
+
+
 def test_a_mark_that_comes_later_takes_the_seat_that_was_free(seats):
     seats.look([pod("a", job="a")], 0.0)
     seats.look([], 1.0)

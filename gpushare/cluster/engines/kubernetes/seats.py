@@ -118,6 +118,8 @@ class Seats:
             told = Seat(mark.job, mark.task, size, mark.attempt, mark.evictions, since, mark.token, mark.stop)
             if seat != told:
                 self._sit(one, told)
+            if seat is None and one.line is not None:
+                self._free_others(one.line, told, now)
         if one.leaves and not one.over and one.uid in self.taken:
             self._leave(one.uid, self.taken[one.uid], now)
 
@@ -133,6 +135,15 @@ class Seats:
             free = self._free.setdefault(line, [])
             if all((other.seat.job, other.seat.task) != (seat.job, seat.task) for other in free):
                 free.append(_Free(seat, now + KEPT_FREE))
+
+    def _free_others(self, line: Line, seat: Seat, now: float) -> None:
+        """Of a job that an earlier process began. What no pod of it says by its mark is for the next of the line: the
+        start of the group was cut off, or a pod was evicted. _clear() takes out what is taken."""
+        known = {(one.seat.job, one.seat.task) for one in self._free.get(line, ())}
+        for task in range(seat.size):
+            if (seat.job, task) not in known:
+                other = Seat(seat.job, task, seat.size, since=seat.since)
+                self._free.setdefault(line, []).append(_Free(other, now + KEPT_FREE))
 
     def _inherit(self, one: Sitter) -> bool:
         seats = self._free.get(one.line) if one.line is not None else None
