@@ -49,9 +49,7 @@ class _JobGpuLater(TypedDict, total=False):
     context: int  # bytes that a context takes: measured, else the usual minimum
     gpu_time: float  # seconds of the GPU's time in which this daemon has seen the job compute, by samples
     suspended: int  # bytes of host memory with what it had on the GPU, while the job is suspended
-    turn: (
-        str | None
-    )  # in computing: holds, leaving, waits, free, suspended, not_held; null: no job of the GPU has asked for turns
+    turn: str | None  # in computing: holds, leaving, waits, free, suspended, not_held; null: nobody has asked for it
     turn_time: float  # seconds of turns that it has had while others wanted to compute, too
     computing: float | None  # the part of the time, up to 1, at the last sample; None: the driver does not say
 
