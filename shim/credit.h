@@ -96,8 +96,9 @@ struct gs_page {
     uint32_t trim_ready; /* [process] 1: a thread waits for that, or is being started, and will act */
     uint32_t trim_begun; /* [process] the last trim that it has begun, */
     uint32_t trim_done;  /* [process] and ended */
-    uint32_t trim_ms;    /* [daemon] how long it waits for a trim; 0: GS_TRIM_MS */
-    uint32_t copies;     /* [process] of the driver, beside the one on which it is counted */
+    uint32_t trim_ms; /* [daemon] how long it waits for a trim; 0: GS_TRIM_MS. Not 0 at the start: trims come without a
+                         loan, too */
+    uint32_t copies;  /* [process] of the driver, beside the one on which it is counted */
     struct gs_line line[31];
 };
 /* cdef end */

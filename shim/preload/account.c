@@ -21,6 +21,17 @@
 
 void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
 
+/* Start the trimming thread if the daemon may ask this process for memory: its job may borrow on the GPU, or gives
+ * memory back when it is idle. Called when the GPU is attached and when credit is asked for. */
+static void notice_borrower(const struct gs_gpu *gpu) {
+    const struct gs_line *line = gpu->line;
+    if (line == NULL || gpu->own)
+        return;
+    if (__atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&gs_client_page()->trim_ms, __ATOMIC_RELAXED) != 0)
+        GS_RUN(borrow);
+}
+
 static uint64_t bytes_of(uint64_t units) {
     return units << GS_UNIT_SHIFT;
 }
@@ -193,8 +204,7 @@ bool gs_account_attach(struct gs_gpu *gpu) {
         good = attach_at_daemon(gpu, &alone) || (alone && attach_alone(gpu));
     gs_mutex_unlock(&gpu->mutex);
     if (good) {
-        if (!gpu->own)
-            GS_RUN(borrow); /* whatever its limit is: its contexts may cost more than they are charged */
+        notice_borrower(gpu);
         GS_RUN(attached);
     }
     return good;
@@ -317,6 +327,7 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
     if (*reserved || lack == 0)
         return true;
     enum gs_outcome outcome = ask(gpu, lack, asking->units, 0, asking->ticket, &answer);
+    notice_borrower(gpu); /* the limit may have been raised since the GPU was attached */
     /* Whatever the answer: credit may have come meanwhile. */
     *reserved = gs_reserve(gpu->line, asking->units);
     if (*reserved || (outcome == GS_ANSWERED && answer.status == GS_OK))

@@ -2,7 +2,8 @@
  *
  * Borrowed memory that a program only keeps, in pools and caches, can be given back without harm. But the program may
  * compute for hours without a call to us, so a thread must act. It sleeps on a word of the page (trim_asked) until the
- * daemon raises it. It exists in processes that have a daemon, from the first context on.
+ * daemon raises it. It exists only in processes whose job may borrow, has to give back when it is idle, or takes
+ * turns in computing (turn.c), from the first context on.
  *
  * A trim has two parts, as long as the daemon wants more: first it empties the driver's pools and graph memory, then,
  * if there is a Python interpreter, the caches of its frameworks (python.h). Nothing is done while a stream is
@@ -104,7 +105,7 @@ static void at_exit(void) {
     gs_trim_stop(gs_now_ms() + LEAVE_MS);
 }
 
-/* This process may come to borrow. Cheap when that was seen before. */
+/* This process may borrow. Cheap when that was seen before. */
 GS_AT(borrow) {
     static bool registered;
     if (__builtin_expect(__atomic_load_n(&begun, __ATOMIC_RELAXED), 1) || gs_client_page() == NULL ||

@@ -90,6 +90,8 @@ GS_AT(attached) {
         __atomic_store_n(&gs_turn_word, &first->line->turn, __ATOMIC_RELEASE);
     }
     gs_unlock(&attach_lock);
+    if (taken)
+        GS_RUN(borrow); /* its thread answers probes, too */
 }
 
 const struct gs_gpu *gs_turn_gpu(void) {

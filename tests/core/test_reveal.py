@@ -202,6 +202,7 @@ MAY_READ_NAMES = {
     ("visibility.py", "name"): "makes mentions",
     ("visibility.py", "who"): "makes mentions",
     ("visibility.py", "user"): "makes mentions",
+    ("visibility.py", "_shown"): "shortens what the others make mentions of",
     ("visibility.py", "reserved"): "makes mentions",
     ("visibility.py", "bare_name"): "makes mentions",
     ("visibility.py", "bare_user"): "makes mentions",

@@ -481,6 +481,7 @@ def test_a_job_without_a_wrapper_keeps_its_numbers(make_daemon):
     client = daemon.connect()
     assert client.hello(request=2 * GIB, limit=3 * GIB).status == 0
     assert client.attach(GPU).status == 0
+    client.allocate(GIB)
     (living,) = daemon.client.jobs()
     daemon.call(lambda: daemon.shell.jobs.end(daemon.shell.registry.get(living["id"])))
     daemon.call(lambda: [daemon.shell.processes.gone(one) for one in list(daemon.shell.clients)])

@@ -252,7 +252,8 @@ class Stage:
         self.bytes: dict[int, int] = {}
         shares = {id: thing(used=5, parked=None, overhead=2) for id in (1, 2)}
         processes = {id: thing(shares={GPU: share}) for id, share in shares.items()}
-        self.core = thing(processes=processes, jobs={"a": thing(usage={GPU: 14})})
+        self.core = thing(processes=processes, jobs={"a": thing(usage={GPU: 14})}, guessed=lambda share: 0)
+        self.core.shares_of = lambda job, gpu: []
         self.credit = thing(pages={}, refusals=lambda id: id * 10, peak=lambda share: 9, close_share=self._close)
         self.life = ProcessLifecycle(
             thing(core=self.core, feed=self.diary.append),

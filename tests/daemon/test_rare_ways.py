@@ -170,6 +170,16 @@ def test_a_page_that_cannot_be_made_is_said_and_its_job_is_none(daemon: InProces
     assert daemon.client.job(job)["state"] == "running", "its wrapper holds it"
 
 
+def test_a_job_that_gives_back_when_it_is_idle_can_be_asked_to_trim(make_daemon) -> None:
+    from gpushared import config
+
+    rules = config.parse('[policy]\nidle_release = "60s"\n', Path("x"))["rules"]
+    daemon = make_daemon(rules=rules)
+    with daemon.connect() as shim:
+        shim.hello(request=GIB, limit=GIB)
+        assert shim.page.trim_ms == lib.GS_TRIM_MS
+
+
 # ---- asks and answers -------------------------------------------------------------------------------
 
 

@@ -204,6 +204,9 @@ def test_what_a_trim_is_asked_for(page: Page) -> None:
     assert page.trim_seen() == TrimSeen(begun=True, done=True)
     page.ask_quiet(50)
     assert (page.lines[GPU].trim_units, other.trim_units, page._struct.trim_ms) == (0, 0, 50)
+    page._struct.trim_ms = 0
+    page.may_be_asked_to_trim()
+    assert page._struct.trim_ms == lib.GS_TRIM_MS
 
 
 def test_a_page_says_which_copies_and_what_is_used(page: Page) -> None:

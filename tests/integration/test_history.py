@@ -49,7 +49,7 @@ def check(node: Node, shown: dict[str, Any]) -> None:
     assert told.returncode == 0, told.stderr
     assert f"job night ({shown['id']}) of {shown['user']}: ended" in told.stdout
     assert "to return borrowed memory" in told.stdout and "owed to day" in told.stdout
-    assert "used 13.5 GiB at most" in told.stdout and "limit 14.0 GiB" in told.stdout
+    assert "used 13.3 GiB at most" in told.stdout and "limit 14.0 GiB" in told.stdout
     for said in ("admitted on GPU 0", "asked with SIGTERM to give back: day wants 6.0 GiB", "the job is over"):
         assert said in told.stdout
     story = json.loads(node.gpushare("explain", shown["id"][:6], "-o", "json").stdout)
@@ -60,7 +60,7 @@ def check(node: Node, shown: dict[str, Any]) -> None:
     assert found == shown
     table = node.gpushare("ps", "-a").stdout.splitlines()
     (row,) = [line for line in table if " night " in line]
-    for cell in (shown["id"], "reclaimed", "6.0 GiB owed to day", "13.5 GiB", "14.0 GiB"):
+    for cell in (shown["id"], "reclaimed", "6.0 GiB owed to day", "13.3 GiB", "14.0 GiB"):
         assert cell in row
     recent = json.loads(node.gpushare("events", "--since", "1h", "-o", "json").stdout)["records"]
     assert [one["event"] for one in recent if one["job"] == shown["id"]] == [one["event"] for one in story["story"]]

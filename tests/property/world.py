@@ -878,7 +878,8 @@ class World:
         hosted = sum(one.suspension.host for one in self.node.state.suspended.values() if one.suspension is not None)
         assert hosted <= self.policy.suspend_memory, "more in host memory than the limit"
         reason = job.suspension.reason if job.suspension is not None else None
-        if reason is not None and not job.suspension.held:  # type: ignore[union-attr]
+        # A user's wish needs no claim, also one that was taken back while its suspender was away: that has no owner.
+        if reason is not None and "owner" in reason.data and not job.suspension.held:  # type: ignore[union-attr]
             self._check_rung(job.id, reason.data)
             assert self.now >= self._protected_until(job), "a protected job is suspended"
             self._check_trims_first(gpu)

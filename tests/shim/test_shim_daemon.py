@@ -580,7 +580,7 @@ def test_no_daemon_is_said_once(host):
     )
     assert child.said == 2
     assert child.err.count("there is no gpushare daemon") == 1
-    assert "GPUSHARE_LIMIT=8Gi" in child.err and "hint: start the program with `gpushare run`" in child.err
+    assert "GPUSHARE_LIMIT=8Gi" in child.err and "hint: `gpushare run` starts a daemon" in child.err
 
 
 def test_no_daemon_is_said_by_a_forked_child_too(host):

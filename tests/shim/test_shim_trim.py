@@ -125,10 +125,22 @@ def test_without_a_daemon_the_page_is_answered_and_nobody_is_told(keeper, daemon
     finish(keeper)
 
 
-def test_who_chose_to_borrow_nothing_can_be_asked_too(host, daemon):
-    """Its contexts may cost more than they were charged."""
+def test_nobody_waits_where_nothing_is_lent(host, daemon):
     daemon.policy.limit = daemon.policy.request
     child = host.start(POOLS + "keep(GiB); say(threads()); hear()", **BORROWS)
+    assert heard(child) == "1"
+    assert daemon.page.trim_ready == 0
+    tell(child)
+    finish(child)
+
+
+def test_a_limit_that_is_raised_later(host, daemon):
+    daemon.policy.limit = daemon.policy.request
+    child = host.start(POOLS + "say(threads()); hear(); keep(GiB); say(threads()); hear()", **BORROWS)
+    assert heard(child) == "1"
+    daemon.policy.limit = 8 * GIB
+    daemon.page.attach(daemon.page.uuids[0], 8 * GIB, 4 * GIB)
+    tell(child)
     assert heard(child) == "2"
     daemon.page.await_ready()
     daemon.page.trim(GIB)

@@ -211,6 +211,10 @@ class Page:
         """Have the library's thread look at the words of the lines."""
         lib.gs_wake_trimmer(self._struct)
 
+    def may_be_asked_to_trim(self) -> None:
+        """Let the process be asked to trim although its job borrows nothing. Call this before it opens a GPU."""
+        self._struct.trim_ms = int(lib.GS_TRIM_MS)
+
     def trim_seen(self) -> TrimSeen | None:
         """How far the process is with the last trim; None: it cannot be asked to trim."""
         page = self._struct

@@ -186,6 +186,8 @@ class Handshake:
             ):
                 self.shell.jobs.end(record)
             raise
+        if spec is not None and (spec.idle_release is not None or ReclaimStep.SUSPEND in spec.on_reclaim):
+            page.may_be_asked_to_trim()  # or to be quiet
         client = Client(page, peer, job, uid)
         client.budget = budget
         return client
