@@ -124,6 +124,28 @@ def test_what_failed_without_an_answer_is_told_once(credit, page):
     assert credit.take_unmet(1) == {GPU: 2}, "the counter begins again at nought"
 
 
+def test_a_process_is_asked_to_trim_or_to_be_quiet_within_a_time(credit, page):
+    line, struct = page.lines[GPU], page._struct
+    credit.trim(1, GPU, 5 * MIB, 1.5)
+    asked = struct.trim_asked
+    assert asked and (struct.trim_ms, line.trim_units * UNIT) == (1500, 5 * MIB)
+    credit.ask_quiet(1, 2.0)
+    assert struct.trim_ms == 2000 and struct.trim_asked not in (0, asked)
+    assert line.trim_units * UNIT == 5 * MIB, "it has not ended that trim"
+    struct.trim_done = struct.trim_asked
+    credit.ask_quiet(1, 2.0)
+    assert line.trim_units == 0, "a trim of nothing"
+
+
+def test_what_a_process_says_of_itself_is_told_of_each(credit, page):
+    line = page.lines[GPU]
+    assert credit.asking([1, GONE], GPU) == {} and credit.contexts([1, GONE], GPU) == {1: 0}
+    line.asking, line.contexts, line.releases, line.refusals, line.peak = 2, 3, 7, 4, 9
+    use(page, 3 * UNIT)
+    assert credit.asking([1, GONE], GPU) == {1: 2} and credit.contexts([1, GONE], GPU) == {1: 3}
+    assert credit.stamps([1, GONE], GPU) == {1: (3 * UNIT, 7)} and credit.refusals(1) == 4
+
+
 def test_figures_of_a_gpu_that_the_process_has_not_opened_go_nowhere(credit, page):
     credit.grant(1, GPU2, GIB, FIGURES)
     credit.publish(1, GPU2, FIGURES)
@@ -139,6 +161,7 @@ def test_figures_of_a_gpu_that_the_process_has_not_opened_go_nowhere(credit, pag
         (lambda credit: credit.revoke(GONE, GPU, GIB), (0, 0)),
         (lambda credit: credit.close_share(GONE, GPU), None),
         (lambda credit: credit.trim(GONE, GPU, GIB, 1.0), None),
+        (lambda credit: credit.ask_quiet(GONE, 1.0), None),
         (lambda credit: credit.turn_gate(GONE, closed=True), None),
         (lambda credit: credit.credit(GONE, GPU), 0),
         (lambda credit: credit.refusals(GONE), 0),

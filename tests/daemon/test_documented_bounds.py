@@ -24,28 +24,28 @@ NAMED = {
         f" and {handshake.PAGES_PER_PROCESS} pages for each process",
         f"at most {PARTS[user_limits.OWN_SHARE]} of its descriptors",
         f"({http_listener.REQUEST_WITHIN:g} s for a head, {answers.BODY_WITHIN:g} s for a body of at most"
-        f" {answers.MAX_BODY // KIB} KiB)",
+        f" {answers.MAX_BODY / KIB:g} KiB)",
         f"(closed after {http_listener.UNREAD_WITHIN:g} s without progress),"
         f" {user_limits.API_CONNECTIONS:,} connections and {user_limits.JOBS:,} jobs for each user",
-        f"sent in pieces of {answers.PIECE // KIB} KiB",
-        f"above {byte_budget.MOST // MIB} MiB that user's next answers and bodies wait",
+        f"sent in pieces of {answers.PIECE / KIB:g} KiB",
+        f"above {byte_budget.MOST / MIB:g} MiB that user's next answers and bodies wait",
         f"to {http_listener.NOBODYS_CONNECTIONS} connections at once",
         f"| time of the loop | {fair_share.SLICE * 1000:g} ms of each pass |",
-        f"| {byte_budget.MOST // MIB} MiB, closed after {http_listener.UNREAD_WITHIN:g} s |",
-        f"{request_body.COMMAND // KIB} KiB of its command, {submit_routes.LONGEST_SOURCE} characters of each source",
+        f"| {byte_budget.MOST / MIB:g} MiB, closed after {http_listener.UNREAD_WITHIN:g} s |",
+        f"{request_body.COMMAND / KIB:g} KiB of its command, {submit_routes.LONGEST_SOURCE} characters of each source",
         f"1.5 MiB in files of its own; {historian.USERS} users |",
-        f"{file.MOST_PAGES * file.PAGE // MIB} MiB for all users;"
+        f"{file.MOST_PAGES * file.PAGE / MIB:g} MiB for all users;"
         f" one answer of a user at a time, of {file.MOST_POINTS:,} points",
         f"| descriptors | {PARTS[user_limits.OWN_SHARE]}; the last {PARTS[user_limits.KEPT_BACK]} is kept back |",
         f"{user_limits.API_CONNECTIONS:,} to the API; {connection.PENDING_PER_UID} to the shims' socket before HELLO",
-        f"| jobs | {user_limits.JOBS:,}, `max_jobs`;",
+        f"| jobs | {user_limits.JOBS:,}, `max_jobs`; {byte_budget.MOST_OF_JOBS / MIB:g} MiB of text |",
     ],
     "restart.md": [
-        f"{historian.FILE_BYTES[historian.EVENTS] // KIB} KiB of events and"
-        f" {historian.FILE_BYTES[historian.JOBS] // KIB} KiB of jobs",
+        f"{historian.FILE_BYTES[historian.EVENTS] / KIB:g} KiB of events and"
+        f" {historian.FILE_BYTES[historian.JOBS] / KIB:g} KiB of jobs",
         f"{historian.USERS} users; a user's files are removed when others are {historian.KEPT / DAY:g} days younger",
         f"{historian.BURST:g} are written at once and then one a second",
-        f"in at most {file.MOST_PAGES * file.PAGE // MIB} MiB. A thread commits every {usage.COMMIT_EVERY:g} s",
+        f"in at most {file.MOST_PAGES * file.PAGE / MIB:g} MiB. A thread commits every {usage.COMMIT_EVERY:g} s",
     ],
     "placements.md": [f"{placements.DESERTED:g} s after the last of them and of its programs has ended"],
     "running.md": [f"within {PARTS[round(1 / suspenders.QUIET_SHARE)]} of the time that the transfer may take"],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_harness import GIB, GPU, InProcess
+from daemon_harness import GIB, GPU, InProcess, until
 
 from gpushare import history as files
 from gpushare.history import EVENTS, JOBS, History, file_name, told, written
@@ -252,6 +252,64 @@ def test_a_long_line_loses_its_facts_or_is_left_out(open_historian, tmp_path):
     assert [(found["event"], found["facts"]) for found in history.records().records] == [("long", {})]
     assert [(found["id"], found["command"]) for found in history.jobs()] == [("a", [])]
     assert one.left_out == 2
+
+
+def test_a_line_of_the_greatest_length_is_whole(open_historian, tmp_path):
+    """One byte more costs its facts, or what its job was started with."""
+    one = open_historian()
+    fact, word = (historian.LINE_BYTES - size for size in (sizes(tmp_path)))
+    for more in (0, 1):
+        one.record(record(f"e{more}", many="x" * (fact + more)), 1.0)
+        one.job(A, {**job(f"{more}"), "command": ["x" * (word + more)]}, 1.0)
+    one.close()
+    history = History(tmp_path / "h")
+    assert [len(found["facts"].get("many", "")) for found in history.records().records] == [fact, 0]
+    assert [found["command"] for found in history.jobs()] == [["x" * word], []]
+    assert one.left_out == 0
+
+
+def sizes(directory: Path) -> tuple[int, int]:
+    """Bytes of the line of such a record, and of such a job, without the text that fills it."""
+    one = Historian(directory / "other")
+    one.record(record("e0", many=""), 1.0)
+    one.job(A, {**job("0"), "command": [""]}, 1.0)
+    (_, _, first), (_, _, second) = one._lines
+    return len(first), len(second)
+
+
+def test_what_is_written_alone_is_written_soon(open_historian, tmp_path):
+    """Nothing else has to come, neither lines nor questions."""
+    one = open_historian()
+    until((tmp_path / "h").exists)
+    time.sleep(0.05)
+    one.record(record("alone"), 1.0)
+    until(lambda: History(tmp_path / "h").records().records)
+    one.job(A, job("a", outcome=ENDED), 1.0)
+    until(lambda: History(tmp_path / "h").jobs())
+
+
+def test_without_a_directory_nothing_waits_and_nobody_is_kept_waiting():
+    one = Historian()
+    one.start()
+    one.record(record(), 1.0)
+    one.job(A, job("a"), 1.0)
+    assert not one._lines and one.left_out == 0
+    unstarted = Historian(Path("/nowhere"))
+    for never in (one, unstarted):
+        assert asyncio.run(asyncio.wait_for(never.ask(A, lambda history: history.jobs()), 2)) is None
+    one.close()
+
+
+def test_a_disk_that_hangs_keeps_no_process_from_ending(open_historian):
+    assert open_historian()._thread.daemon
+
+
+def test_what_is_known_of_a_stop_is_in_the_line_of_its_job(tmp_path):
+    one, killed = Historian(tmp_path), {"reclaim": {"code": "reclaim", "claim": WHO}, "last": False}
+    one.job(A, job("a"), 1.0)
+    one.job(A, job("b"), 1.0, killed)
+    first, second = (json.loads(text) for _, _, text in one._lines)
+    assert "stop" not in first and second["stop"] == written(killed)
 
 
 def test_what_waits_is_bounded_for_each_user(tmp_path):

@@ -30,15 +30,9 @@ BODY_WITHIN = 10.0
 RETRY_AFTER = 3
 """Seconds of Retry-After for a job that was not admitted, times one more than the jobs in the queue."""
 
-HTTP_STATUS = {
-    Code.NO_SUCH_JOB: 404,
-    Code.BAD_BUDGET: 400,
-    Code.NO_SUCH_GPU: 400,
-    Code.TOO_LARGE: 409,
-    Code.NOT_ADMITTED: 409,
-    Code.GPU_UNHEALTHY: 409,
-    Code.WAIT_OVER: 409,
-}
+HTTP_STATUS = {Code.NO_SUCH_JOB: 404, Code.BAD_BUDGET: 400, Code.NO_SUCH_GPU: 400}
+"""Of what the core refuses; all else is CONFLICT."""
+CONFLICT = 409
 
 
 class Rejected(GpushareError):
@@ -46,7 +40,7 @@ class Rejected(GpushareError):
 
     def __init__(self, reason: Told, queue: int = 0) -> None:
         super().__init__(reason.message, facts=reason.facts, hint=reason.hint, code=reason.code.value)
-        self.status = HTTP_STATUS.get(reason.code, 409)
+        self.status = HTTP_STATUS.get(reason.code, CONFLICT)
         self.retry_after = RETRY_AFTER * (1 + queue) if reason.code is Code.NOT_ADMITTED else None
         """Seconds, if the same request may succeed later."""
 

@@ -186,7 +186,6 @@ class _Writer:
 
         try:
             if self.file is None:
-                self._tried_at = now
                 self._open(change.time)
             else:
                 self.file.finish(change.time)

@@ -30,7 +30,6 @@ class Publisher:
         self._in_round = False
         self._not_before = 0.0
         self._left: deque[tuple[str, list[int]]] = deque()
-        self._cost = 0.0
 
     def publish_soon(self, wish: do.Publish) -> None:
         self._wanted.add(wish.gpu)
@@ -46,26 +45,25 @@ class Publisher:
 
     def _begin_round(self) -> None:
         gpus, self._wanted = self._wanted, set()
-        self._cost = 0.0
         for gpu in gpus:
             processes = list(self._core().gpus[gpu].shares)
             for start in range(0, len(processes), PUBLISH_AT_ONCE):
                 self._left.append((gpu, processes[start : start + PUBLISH_AT_ONCE]))
-        self._go_on()
+        self._go_on(0.0)
 
-    def _go_on(self) -> None:
-        """Continue the round. GPUs that change meanwhile are for the next round."""
+    def _go_on(self, cost: float) -> None:
+        """Continue the round, which has taken `cost` seconds. GPUs that change meanwhile are for the next round."""
         started = self._loop.time()
         try:
             if self._left:
                 self.publish(*self._left.popleft())
         finally:
             ended = self._loop.time()
-            self._cost += ended - started
+            cost += ended - started
             if self._left:
-                self._loop.call_soon(self._go_on)
+                self._loop.call_soon(self._go_on, cost)
             else:
                 self._in_round = False
-                self._not_before = ended + self._cost / PUBLISH_SHARE
+                self._not_before = ended + cost / PUBLISH_SHARE
                 for gpu in self._wanted:
                     self.publish_soon(do.Publish(gpu))
