@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from gpushare.errors import NotNoted
-from gpushared.jobs.commits import AGAIN, SOON, Commits
+from gpushared.jobs.commits import Commits
 from gpushared.jobs.state_file import NOTHING_PLANNED
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+AGAIN = 1.0
+SOON = 0.01
 
 
 class Timer:

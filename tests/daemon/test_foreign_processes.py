@@ -9,6 +9,8 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from daemon_harness import GIB, GPU, until
@@ -16,7 +18,7 @@ from fixed_gpus import FixedGpus
 from other_user import ALICE, needs_root
 
 from gpushared.gpus.foreign_processes import (
-    PT_INTERP,
+    UnhookedFinder,
     foreign_processes,
     has_interpreter,
     job_of,
@@ -25,6 +27,9 @@ from gpushared.gpus.foreign_processes import (
 )
 from gpushared.gpus.inventory import GpuInfo, Sample
 from gpushared.system.processes import start_time
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+PT_INTERP = 3
 
 LOADABLE, DYNAMIC = 1, 2
 """Other entries of a program's table: PT_LOAD and PT_DYNAMIC."""
@@ -125,7 +130,9 @@ def test_a_handle_for_a_process_of_the_job_and_of_no_other(start):
     process = open_unhooked(pid, "a1")
     assert process is not None and (process.pid, process.start_time) == (pid, start_time(pid))
     process.close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
     assert open_unhooked(pid, "b2") is None and open_unhooked(NOBODY, "a1") is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     inside = open_unhooked(pid, "b2", {pid: "b2"}.get)
     assert inside is not None, "a placement counts before the environment"
     inside.close()
@@ -134,7 +141,7 @@ def test_a_handle_for_a_process_of_the_job_and_of_no_other(start):
 
 def test_the_largest_comes_first_and_who_is_known_is_left_out(start):
     first, second, third = (start(SLEEP, "60") for _ in range(3))
-    sample = {first: GIB, second: 3 * GIB, third: GIB, os.getpid(): 2 * GIB, NOBODY: 2 * GIB, os.getppid(): 0}
+    sample = {third: GIB, first: GIB, second: 3 * GIB, os.getpid(): 2 * GIB, NOBODY: 2 * GIB, os.getppid(): 0}
     found = foreign_processes(sample, [os.getpid()])
     assert [one["pid"] for one in found] == [second, NOBODY, *sorted((first, third))]
     assert [one["bytes"] // GIB for one in found] == [3, 2, 1, 1]
@@ -142,6 +149,23 @@ def test_the_largest_comes_first_and_who_is_known_is_left_out(start):
     gone = found[1]
     assert (gone["command"], gone["user"], gone["uid"], gone["reason"]) == ("?", "?", -1, "unknown")
     assert foreign_processes(None, []) == []
+
+
+def test_who_holds_nothing_and_who_has_a_page_is_not_looked_at():
+    """Each look reads files of the process."""
+    looked = []
+
+    def placed(pid):
+        looked.append(pid)
+        return "a1"
+
+    jobs: Any = {"a1": SimpleNamespace(spec=SimpleNamespace(uid=70001))}
+    clients: Any = SimpleNamespace(of_pid=lambda pid: [object()] if pid == 3 else [])
+    finder = UnhookedFinder(placed)
+    assert set(finder.among(GPU, {NOBODY: 1, 2: 0, 3: 5}, clients, jobs)) == {NOBODY} and looked == [NOBODY]
+    assert set(finder.among(GPU, {NOBODY: 7}, clients, jobs)) == {NOBODY} and looked == [NOBODY], "once"
+    assert finder.among(GPU, {NOBODY: 7}, clients, {}) == {} == finder.among(GPU, None, clients, jobs)
+    assert set(finder.among(GPU, {NOBODY: 7}, clients, jobs)) == {NOBODY} and looked == [NOBODY] * 2, "it had gone"
 
 
 def shown(make_daemon, by_pid: dict[int, int], job: str) -> list[dict]:

@@ -300,8 +300,23 @@ def test_without_a_directory_nothing_waits_and_nobody_is_kept_waiting():
     one.close()
 
 
-def test_a_disk_that_hangs_keeps_no_process_from_ending(open_historian):
-    assert open_historian()._thread.daemon
+def test_a_disk_that_hangs_keeps_no_process_from_ending_and_one_that_works_is_done(open_historian, tmp_path):
+    one = open_historian()
+    assert one._thread.daemon
+    one.record(record("last"), 1.0)
+    began = time.monotonic()
+    one.close()
+    assert not one._thread.is_alive() and time.monotonic() - began < historian.CLOSE_WITHIN
+    assert [found["event"] for found in History(tmp_path / "h").records().records] == ["last"]
+
+
+def test_what_was_written_makes_room_for_more(open_historian, tmp_path):
+    """The bound is of lines that wait, not of all that ever came."""
+    one, size = open_historian(), historian.LINE_BYTES - 500
+    for number in range(3 * historian.WAITING_BYTES // size):
+        one.record(record(f"e{number}", text="x" * size), 1.0)
+        until(lambda: not one._lines)
+    assert one.left_out == 0
 
 
 def test_what_is_known_of_a_stop_is_in_the_line_of_its_job(tmp_path):
@@ -373,6 +388,27 @@ def test_a_clock_that_is_far_ahead_makes_nothing_old(tmp_path, ages, kept):
         os.utime(tmp_path / name, (time.time() - days * DAY,) * 2)
     historian.prune(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_link_beside_our_directory_is_not_followed(tmp_path):
+    """Nor is anything removed beside it where the directory has another name."""
+    old = time.time() - historian.KEPT - 60
+    elsewhere, beside = tmp_path / "elsewhere", tmp_path / "state" / "beside"
+    for directory in (elsewhere, beside):
+        directory.mkdir(parents=True)
+        (directory / "1.jobs").write_text("x")
+        os.utime(directory / "1.jobs", (old, old))
+    (tmp_path / "history").mkdir()
+    (tmp_path / "history" / "there").symlink_to(elsewhere)
+    Files(tmp_path / "history" / "here").open()
+    Files(tmp_path / "state" / "here").open()
+    assert (elsewhere / "1.jobs").exists() and (beside / "1.jobs").exists()
+
+
+def test_a_history_begins_in_directories_that_nobody_else_reads(tmp_path):
+    Files(tmp_path / "home" / "state" / "history").open()
+    modes = [(tmp_path / "home" / "state" / name).stat().st_mode & 0o777 for name in ("", "history")]
+    assert modes == [0o700, 0o700]
 
 
 def test_old_files_go_and_those_of_hosts_that_are_no_more(tmp_path):

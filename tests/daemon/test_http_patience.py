@@ -13,7 +13,6 @@ import pytest
 
 from gpushared.api import http_listener
 from gpushared.api.http_listener import (
-    NOBODY,
     NOBODYS_CONNECTIONS,
     REQUEST_WITHIN,
     UNREAD_WITHIN,
@@ -21,6 +20,9 @@ from gpushared.api.http_listener import (
     HttpListener,
     listener_options,
 )
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+NOBODY = -2
 
 UID = 1000
 

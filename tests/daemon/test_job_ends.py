@@ -33,11 +33,14 @@ from gpushared.jobs.placements import Placement
 from gpushared.jobs.registry import JobRegistry, JobState
 from gpushared.limits.byte_budget import ByteBudget
 from gpushared.runtime import process_lifecycle, stopping
-from gpushared.runtime.process_lifecycle import PER_CLIENT, ProcessLifecycle
+from gpushared.runtime.process_lifecycle import ProcessLifecycle
 from gpushared.runtime.rebuild import Earlier, rebuild, submission
 from gpushared.runtime.record_effects import RecordEffects
 from gpushared.runtime.stopping import Stopper
 from gpushared.system.processes import Sent
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+PER_CLIENT = 2
 
 ADA = 70001
 GPU, GPU2 = "GPU-1", "GPU-2"

@@ -14,7 +14,12 @@ import pytest
 from gpushared.core import health_issues
 from gpushared.gpus import nvml_health
 from gpushared.gpus.inventory import Examination, Fault
-from gpushared.gpus.nvml_health import EVENTS, RECOVERY_ACTION, XID, Faults, examine, of_error
+from gpushared.gpus.nvml_health import Faults, examine, of_error
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+EVENTS = 0xEC0A  # of nvml.h: without corrected errors
+RECOVERY_ACTION = 230
+XID = 8
 
 LOST = nv.NVML_ERROR_GPU_IS_LOST
 RESET = nv.NVML_ERROR_RESET_REQUIRED

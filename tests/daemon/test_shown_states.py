@@ -24,9 +24,12 @@ from gpushared.core.sleep import SleepState
 from gpushared.core.suspension import SuspendState
 from gpushared.core.visibility import Viewer
 from gpushared.gpus.inventory import GpuInfo, Sample
-from gpushared.history.levels import OUTSIDE, TOTAL, WHOLE, Amounts, Found, Point, SeriesKey, Who
+from gpushared.history.levels import OUTSIDE, TOTAL, Amounts, Found, Point, SeriesKey, Who
 from gpushared.history.usage import Change
 from gpushared.jobs.registry import JobState
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+WHOLE = 1000
 
 ADA, BOB = 70001, 70002
 JOB = {"name": "train", "command": ["train.py"], "request": "4Gi", "limit": "14Gi"}

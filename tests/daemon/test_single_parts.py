@@ -15,7 +15,7 @@ import pytest
 
 from gpushare.quantity import MAX, NOTHING, Kind, Quantity
 from gpushare.reclaim_steps import USUAL_STEPS
-from gpushared.clients.clients import TICKETS, Client, Clients
+from gpushared.clients.clients import Client, Clients
 from gpushared.core import instructions as do
 from gpushared.core import persistence
 from gpushared.core.events import THERE, HookAnswered, HookRunnerGone, SuspenderAnswered, SuspenderGone, TrimSeen
@@ -30,10 +30,14 @@ from gpushared.limits.byte_budget import ByteBudget
 from gpushared.limits.identities import Identities
 from gpushared.runtime import driver_questions, recovery
 from gpushared.runtime import suspenders as suspenders_
-from gpushared.runtime.driver_questions import COUNTS_FOR, DriverQuestions
+from gpushared.runtime.driver_questions import DriverQuestions
 from gpushared.runtime.hook_runners import HookRunners
 from gpushared.runtime.suspenders import Suspenders
 from gpushared.system.systemd import Notifier
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+COUNTS_FOR = 10.0
+TICKETS = 64
 
 GPU = "GPU-1"
 ADA, BOB = 70001, 70002

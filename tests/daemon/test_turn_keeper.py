@@ -16,7 +16,12 @@ import pytest
 
 from gpushared.clients.turn_words import Word
 from gpushared.core.turns import Turn
-from gpushared.runtime.turn_keeper import AT_REST, AT_WORK, AWAKE, TurnKeeper
+from gpushared.runtime.turn_keeper import TurnKeeper
+
+# Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
+AT_REST = 0.25
+AT_WORK = 0.004
+AWAKE = 0.02
 
 IDLE = Word(held=True, launched=False, waits=False, done=True)
 LAUNCHES = IDLE._replace(launched=True, done=False)
