@@ -12,13 +12,14 @@ This file has what others call. What decides, in the order in which a decision n
     placement.py   limits and quotas; places for a gang         space.py   free GPUs, indexed
     rules.py       what may be done to a job that runs, and what is lost: one table
     search.py      room for a gang: one search, by one of these means
-        moves.py       others move
+        moves.py       others move                             holes.py: whether that can help
         elastic.py     others shrink; they grow back
         victims.py     others are stopped, by reclaim or preemption
                        candidates.py, lines.py: which may be, in which order      holders.py: where they are
                        singles.py: one that is enough    proof.py: the check
         clearing.py    the cheapest way to make room for one task on one node
-        widening.py    fewer to stop and to move, where the first answer may be too many           overlay.py
+        widening.py    fewer to stop and to move, where the first answer may be too many
+                       plan.py: what it has found
     ageing.py      reservations for jobs that have waited too long
     watch.py       what each blocked class waits for
     turn.py        what happens to a job                        state.py   the ledger      journal.py   undo

@@ -264,7 +264,7 @@ def _job_restored(turn: Turn, event: JobRestored) -> None:
         places.append(taken)
     if not places:
         raise bad(at, "there are none", "submit the job instead")
-    if any(job.count(index) < group.least for index, group in enumerate(shape.groups)):
+    if not job.complete:
         turn.partial.append(job)
     state.enlist(job.cls.pending, job.seq)
     length = len(turn.out)

@@ -238,7 +238,7 @@ def _put_back(turn: Turn, job: JobState, attempt: int, places: tuple[Place, ...]
         turn.extend(job, places, reason)
     unclaim(turn.state, job, places)  # they run already
     turn.take_back(length)
-    return all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
+    return job.complete
 
 
 def _as_on(state: State, job: JobState, place: Place, rung: int) -> bool:

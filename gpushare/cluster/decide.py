@@ -124,8 +124,7 @@ def complete_gang(turn: Turn, job: JobState) -> bool:
             place = place_task(state, job, want, mask, apart)
         if place is not None:
             placed.append(place)
-    enough = all(job.count(index) >= group.least for index, group in enumerate(shape.groups))
-    if enough and forbidden(job.cls, sum(place.charge for place in placed)) is None:
+    if job.complete and forbidden(job.cls, sum(place.charge for place in placed)) is None:
         turn.extend(job, placed, Reason(Code.INCOMPLETE))
         return True
     state.undo(mark)

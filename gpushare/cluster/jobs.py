@@ -8,6 +8,7 @@ an Ask: a place for its next job, or for one more task of an elastic job.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from gpushare.cluster.lists import Run, SeqList
@@ -197,7 +198,12 @@ class JobState:
     @property
     def complete(self) -> bool:
         """Does all of its gang have places?"""
-        return all(self.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
+        return self.complete_without(())
+
+    def complete_without(self, lost: Collection[Place]) -> bool:
+        """Would all of its gang have places if these were lost?"""
+        left = [place.group for place in self.places.values() if place not in lost]
+        return all(left.count(index) >= group.least for index, group in enumerate(self.cls.shape.groups))
 
     def extra(self) -> int:
         """Tasks above the least of their groups."""

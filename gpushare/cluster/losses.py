@@ -33,9 +33,7 @@ def drop(turn: Turn, job: JobState, places: Sequence[Place]) -> None:
 
 def lose_places(turn: Turn, job: JobState, lost: Sequence[Place], reason: Reason) -> None:
     """Tasks are gone, and hold nothing. A job that has less than its least left is stopped and waits again."""
-    lost_of = [sum(place.group == index for place in lost) for index in range(len(job.cls.shape.groups))]
-    enough = all(job.count(i) - lost_of[i] >= group.least for i, group in enumerate(job.cls.shape.groups))
-    if not enough or len(lost) == len(job.places):
+    if not job.complete_without(lost):
         turn.stop(job, reason, again=True, gone=lost)
         turn.state.journal.set(job, "evicted_in", -1)
         return
@@ -50,8 +48,7 @@ def give_up(turn: Turn, job: JobState, places: Sequence[Place], reason: Reason) 
     waits again."""
     if not places:
         return
-    left = [place.group for place in job.places.values() if place not in places]
-    if left and all(left.count(index) >= group.least for index, group in enumerate(job.shape.groups)):
+    if job.complete_without(places):
         started = [place for place in places if (place.group, place.task) not in job.unstarted]
         drop(turn, job, places)
         if started:

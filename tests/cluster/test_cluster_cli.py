@@ -7,11 +7,15 @@ import json
 import os
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
 
 from gpushare.cli import main
+from gpushare.cluster.model import Job, JobEnded, JobSubmitted, Tasks
+from gpushare.cluster.store import Store
+from gpushare.quantity import format_bytes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cluster"
 CLUSTER = """
@@ -516,3 +520,15 @@ def test_a_compacted_file_shows_what_it_showed(cluster) -> None:
     assert "0 past decisions forgotten" not in cluster("compact")
     assert "0 past decisions forgotten" in cluster("compact")
     cluster.refused("compact --store {dir}/none.db", code=1)
+
+
+def test_a_compacted_file_is_smaller(cluster) -> None:
+    path = cluster.directory / "state" / "gpushare" / "cluster.db"
+    names = [f"{'long-' * 40}{number}" for number in range(300)]
+    with Store.open(path) as store:
+        store.append([JobSubmitted(Job(name, "a", (Tasks(gpus=1),))) for name in names], time.time())
+        store.append([JobEnded(name) for name in names], time.time())
+    before = path.stat().st_size
+    said = cluster("compact")
+    assert path.stat().st_size < before / 2
+    assert f"{path} has {format_bytes(path.stat().st_size)}" in said
