@@ -10,7 +10,7 @@ from gpushared.api import answers, http_listener, request_body, submit_routes
 from gpushared.history import file, gpu_time, levels, usage
 from gpushared.jobs import historian, placements
 from gpushared.limits import byte_budget, fair_share, user_limits
-from gpushared.runtime import suspenders
+from gpushared.runtime import recovery, suspenders
 from gpushared.shims import connection, handshake
 from gpushared.system.logs import Sparingly
 
@@ -41,6 +41,7 @@ NAMED = {
         f"| jobs | {user_limits.JOBS:,}, `max_jobs`; {byte_budget.MOST_OF_JOBS / MIB:g} MiB of text |",
     ],
     "restart.md": [
+        f"within {recovery.ASKS_AGAIN_WITHIN:g} s. Other clients of the API submit again",
         f"{historian.FILE_BYTES[historian.EVENTS] / KIB:g} KiB of events and"
         f" {historian.FILE_BYTES[historian.JOBS] / KIB:g} KiB of jobs",
         f"{historian.USERS} users; a user's files are removed when others are {historian.KEPT / DAY:g} days younger",

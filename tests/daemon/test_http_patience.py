@@ -375,4 +375,4 @@ def test_all_are_looked_at_each_second_until_the_end(door, caplog) -> None:
 def test_bodies_are_not_unpacked_and_requests_not_logged() -> None:
     options = listener_options()
     assert (options["access_log"], options["auto_decompress"]) == (None, False)
-    assert options["read_bufsize"] == http_listener.READ_AT_ONCE and options["lingering_time"] == 1.0
+    assert options["read_bufsize"] == 16 * 1024 and options["lingering_time"] == 1.0

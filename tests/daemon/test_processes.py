@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 import time
 
+import pytest
 from daemon_harness import until
 
 from gpushared.system.processes import (
@@ -85,6 +87,19 @@ def test_the_peer_of_a_socket(directory):
                 child.wait()
                 assert Process.of_peer(accepted) is None
                 assert Process._of_peer_by_pid(accepted, os.getpid()) is None, "hung up: the pid may be another's"
+
+
+@pytest.mark.skipif(
+    tuple(map(int, platform.release().split(".")[:2])) < (6, 5), reason="an older kernel tells only the pid of a peer"
+)
+def test_a_peer_that_has_hung_up_and_lives_is_known():
+    """Its pid alone could be another's by now; the kernel keeps the process itself."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        peer = Process.of_peer(ours)
+        assert peer is not None and peer.pid == os.getpid() and not os.get_inheritable(peer.pidfd)
+        peer.close()
 
 
 def test_a_program_that_does_not_say_its_name_has_that_of_its_file():

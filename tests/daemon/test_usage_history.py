@@ -86,6 +86,12 @@ def test_a_step_has_the_mean_and_the_most():
     assert point == Point(A, START, Amounts((5 * 2 + 12 + 4 * 6) * 1000 // 10_000, 4, 14, (8 + 4 * 2) // 10), 12)
 
 
+def test_a_job_that_uses_nothing_has_a_most_of_nothing():
+    steps = Steps(10, START)
+    steps.take(A, START, Amounts(0, 4, 14, 0))
+    assert list(steps.finish(START + 20_000)) == [Point(A, START, Amounts(0, 4, 14, 0), 0)]
+
+
 def test_a_step_that_is_not_over_is_known_so_far():
     steps = Steps(10, START)
     steps.take(A, START, amounts(2))

@@ -1,4 +1,4 @@
-"""How long the daemon waits: for programs, for drivers, for a server that ends; in seconds, by clocks of the tests."""
+"""How long the daemon waits, and how often it bears what goes wrong: in seconds, by clocks of the tests; in numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 from daemon_harness import GIB, GPU
 
+from gpushare._layout import lib
 from gpushare.dashboard.daemon import SILENT_FOR
+from gpushare.errors import UsageError
 from gpushared.api import event_stream, follower_routes
+from gpushared.api.history import HistoryHandler
+from gpushared.api.history_question import HistoryQuestion
+from gpushared.core.events import CreditAsked
 from gpushared.history import file as history_file
 from gpushared.history import usage
-from gpushared.history.levels import Amounts, SeriesKey, Who
+from gpushared.history.levels import OUTSIDE, TOTAL, Amounts, SeriesKey, Who
 from gpushared.history.usage import Change, UsageHistory, _Writer
+from gpushared.jobs import earlier
+from gpushared.jobs.historian import Historian
+from gpushared.limits import identities
+from gpushared.runtime import suspenders
+from gpushared.runtime.asks import INTERNAL, Asks
 from gpushared.system import dashboard
 from gpushared.system.dashboard import Dashboard
 
@@ -67,12 +77,6 @@ def test_a_stream_on_which_nothing_happens_says_so_before_its_reader_gives_it_up
     """Twice, as a busy node may be late once."""
     assert 2 * event_stream.HEARTBEAT < SILENT_FOR
     assert follower_routes.HEARTBEAT == 5.0, "who stands at a gate must see soon that its daemon has gone"
-
-
-def test_a_program_waits_longer_for_the_daemon_than_the_daemon_for_memory(make_daemon) -> None:
-    """By 5 s: then it takes the daemon for stuck."""
-    with make_daemon(claim_timeout=7.0).connect() as shim:
-        assert shim.hello(request=0, limit=GIB).patience_ms == 12_000
 
 
 # ---- the usage history -----------------------------------------------------------------------------------
@@ -170,3 +174,142 @@ def test_of_a_pause_of_half_a_minute_nothing_is_known(tmp_path, pause, known) ->
 def test_of_a_thread_that_hangs_the_last_two_minutes_wait(tmp_path) -> None:
     kept = looks(tmp_path, *(float(second) for second in range(100, 300)))
     assert [at for at, _ in kept] == [float(second) for second in range(180, 300)]
+
+
+# ---- the end of the daemon ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [Historian, UsageHistory])
+def test_a_disk_that_hangs_holds_the_end_up_for_two_seconds(tmp_path, make) -> None:
+    waited: list[float] = []
+    one = make(tmp_path)
+    one._thread = SimpleNamespace(join=waited.append)
+    one.close()
+    assert waited == [2.0]
+
+
+def test_a_start_waits_for_the_history_for_a_second(tmp_path) -> None:
+    asked: list[Any] = []
+
+    class Slow:
+        async def ask(self, uid: int, question: Any, within: float) -> None:
+            asked.append((uid, within))
+
+    assert asyncio.run(earlier.read(Slow())) == earlier.Before([], [])  # type: ignore[arg-type]
+    assert asked == [(0, 1.0)], "as root, who sees all"
+
+
+# ---- failures of the core ------------------------------------------------------------------------------------
+
+
+def test_an_ask_is_refused_at_the_second_failure_that_it_was_open_at() -> None:
+    """It may be their cause. Others are repeated, with the time that they have waited."""
+    asks, answers = Asks(), []
+    for number in (1, 2):
+        asks.add(CreditAsked(number, 7, GPU, 5, waited=1.0), lambda done, line: answers.append((done, line)))
+    asks.count_failure()
+    asks.drop(2)
+    (again,) = asks.again()
+    assert again.ask == 1 and again.waited >= 1.0 and answers == []
+    asks.add(CreditAsked(3, 7, GPU, 5), lambda done, line: answers.append((done, line)))
+    asks.count_failure()
+    assert [one.ask for one in asks.again()] == [3] and list(asks.open) == [3]
+    ((denied, line),) = answers
+    assert (denied.ask, denied.process, denied.gpu, denied.reason, line) == (1, 7, GPU, INTERNAL, None)
+
+
+# ---- a program that does not speak as it should ----------------------------------------------------------------
+
+
+def test_eight_frames_that_make_no_sense_end_a_connection(daemon) -> None:
+    """Not those of a later library: it may ask what this daemon does not know, and hears so each time."""
+
+    def told(kind: int, *, version: int = lib.GS_WIRE_VERSION, **body: Any) -> str:
+        frame = shim.frame(kind, **body)
+        frame.version = version
+        shim.send(frame)
+        answer = shim.answer()
+        assert (answer.status, answer.seq) == (lib.GS_BAD_FRAME, frame.seq)
+        return str(answer.text).partition(": ")[2]
+
+    with daemon.connect() as shim:
+        shim.hello(request=0, limit=GIB)
+        assert shim.attach(GPU).status == lib.GS_OK
+        for _ in range(9):
+            assert told(77, version=lib.GS_WIRE_VERSION + 1) == "a frame of type 77"
+        assert told(lib.GS_ASK, ask={"line": 1, "bytes": 5}) == "no line 1"
+        assert told(lib.GS_ASK, ask={"line": 0, "bytes": 0}) == "an ask for nothing"
+        assert told(lib.GS_DETACH, detach={"line": 1}) == "no line 1"
+        for _ in range(4):
+            told(77)
+        assert shim.allocate(5) is None, "there is credit"
+        assert told(lib.GS_HELLO) == f"a frame of type {lib.GS_HELLO}"
+        with pytest.raises((EOFError, ConnectionError)):
+            shim.receive()
+    with daemon.connect() as shim:
+        shim.send(shim.frame(lib.GS_ASK, ask={"line": 0, "bytes": 5}))
+        assert shim.answer().status == lib.GS_BAD_FRAME
+        with pytest.raises((EOFError, ConnectionError)):
+            shim.receive()
+
+
+# ---- what is known, and for how long -----------------------------------------------------------------------------
+
+
+def test_groups_of_a_user_are_asked_for_again_after_five_minutes(monkeypatch) -> None:
+    clock, asked = Clock(1000.0), []
+    monkeypatch.setattr(identities, "time", clock)
+
+    def run(threads: object, look_up: object, uid: int) -> Any:
+        asked.append((clock.now, uid))
+        return SimpleNamespace(add_done_callback=lambda _: None)
+
+    one = identities.Identities(SimpleNamespace(run_in_executor=run))  # type: ignore[arg-type]
+    one._known[7] = 1000.0, identities.Who(7, "ada", frozenset({"vision"}))
+    for clock.now in (1000.0, 1299.0, 1300.0, 1300.5, 1301.0):
+        assert one.known(7).groups == {"vision"}
+    assert asked == [(1300.5, 7)], "once, until there is an answer"
+    one.close()
+
+
+def test_what_the_host_has_is_read_again_after_a_fifth_of_a_second(monkeypatch) -> None:
+    clock, reads = Clock(1000.0), []
+    monkeypatch.setattr(suspenders, "time", clock)
+    monkeypatch.setattr(suspenders, "_available", lambda: reads.append(clock.now) or len(reads))
+    one: Any = object.__new__(type("Some", (suspenders.Suspenders,), {"__len__": lambda _: 1}))
+    one._host = float("-inf"), None
+    found = []
+    for clock.now in (1000.0, 1000.1, 1000.19, 1000.21, 1000.4):
+        found.append(one.host_available())
+    assert found == [1, 1, 1, 2, 2] and reads == [1000.0, 1000.21]
+
+
+def question(**query: str) -> HistoryQuestion:
+    return HistoryQuestion(SimpleNamespace(query=query), 10.0**9)  # type: ignore[arg-type]
+
+
+def asked_for(one: HistoryQuestion) -> list[Any]:
+    """Level, beginning and end."""
+    found: list[Any] = []
+    one.read(SimpleNamespace(read=lambda *what: found.extend(what[:3])))  # type: ignore[arg-type]
+    return found
+
+
+def test_a_question_about_the_past_is_about_the_last_ten_minutes_in_seconds() -> None:
+    """Unless it says otherwise, for 400 days at most."""
+    assert asked_for(question()) == [0, (10**9 - 600) * 1000, 10**12]
+    assert asked_for(question(until="5000")) == [3, 4400 * 1000, 5000 * 1000]
+    assert asked_for(question(until="500"))[1] == 0, "nothing is older than 1970"
+    assert asked_for(question(since="999999000.5", step="59")) == [1, 999999000500, 10**12]
+    longest = 400 * 24 * 3600
+    assert asked_for(question(since=f"{10**9 - longest}", step="1e9"))[0] == 3
+    for since in (f"{10**9 - longest - 1}", f"{10**9 + 1}", "-1", "nan", "1e12", "x"):
+        with pytest.raises(UsageError):
+            question(since=since)
+    assert asked_for(question(since=f"{10**9}"))[1:] == [10**12, 10**12]
+
+
+def test_the_series_of_a_whole_gpu_is_nobodys() -> None:
+    handler: Any = object.__new__(HistoryHandler)
+    for job in (TOTAL, OUTSIDE):
+        assert handler._whose(SeriesKey(GPU, job)) == Who("", "", -1)
