@@ -12,7 +12,7 @@ from gpushare.api import HistorySeries
 from gpushare.printable import one_line
 from gpushare.report.contents import OUTSIDE, TOTAL, Report
 
-__all__ = ["COLUMNS", "cell", "render"]
+__all__ = ["COLUMNS", "cell", "render", "times"]
 
 COLUMNS = (
     "time",
@@ -43,7 +43,7 @@ def _rows(report: Report) -> Iterator[list[object]]:
     indexes = {gpu["uuid"]: gpu["index"] for gpu in report["state"]["gpus"]}
     series = [_Cursor(one) for one in report["history"]["series"] if one["job"] != TOTAL]
     series.sort(key=lambda one: (indexes.get(one.of["gpu"], math.inf), one.of["job"]))
-    for time in _times(report):
+    for time in times(report["since"], report["until"], report["history"]["step"]):
         moment = datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for one in series:
             point = one.at(time)
@@ -64,11 +64,11 @@ def _rows(report: Report) -> Iterator[list[object]]:
             ]
 
 
-def _times(report: Report) -> list[float]:
-    """The beginnings of the history's steps in the report. The history leaves out the steps without a change."""
-    step = report["history"]["step"]
-    first, last = math.ceil(report["since"] / step), math.ceil(report["until"] / step)
-    return [float(number * step) for number in range(first, last)] or [report["since"]]
+def times(since: float, until: float, step: float) -> list[float]:
+    """The beginnings of the history's steps in a report, which may begin within the first. The history leaves out those
+    without a change."""
+    first, last = math.floor(since / step) + 1, math.ceil(until / step)
+    return [since, *(float(number * step) for number in range(first, last))]
 
 
 class _Cursor:

@@ -20,7 +20,7 @@ from gpushare.cli.report import command
 from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.quantity import MICRO
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
-from gpushare.report import queue_picture, queues
+from gpushare.report import queue_picture, queue_table, queues
 from gpushare.report.contents import Asked
 
 
@@ -188,6 +188,15 @@ def test_a_service_that_keeps_no_history_says_so_and_no_report_is_made() -> None
     told = Told({"lab": [[10]]}, kept=False)
     with pytest.raises(GpushareError, match="no history of its queues"):
         queues.of_queues(cast(ClusterClient, told), None, Asked(0, 30, 10.0, 1000))
+
+
+@pytest.mark.parametrize(("since", "until", "hours"), [(3600, 7200, [2]), (1800, 4500, [1, 1.5]), (4000, 4900, [0.5])])
+def test_hours_are_those_between_the_reports_ends(since: float, until: float, hours: list[float]) -> None:
+    """Two GPUs all the time, in steps of an hour, of which the first and the last lie partly outside the report."""
+    told = Told({"lab": [[0, *[2 * MICRO] * 5]]})
+    report = queues.of_queues(cast(ClusterClient, told), None, Asked(since, until, 3600.0, 9000))
+    rows = list(csv.DictReader(io.StringIO(queue_table.render(report))))
+    assert [float(row["gpu_hours"]) for row in rows] == hours
 
 
 def test_a_queue_that_is_not_there_is_named(service: Process, tmp_path: Path) -> None:
