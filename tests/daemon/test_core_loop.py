@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -445,6 +446,28 @@ def test_a_core_that_fails_as_time_passes_is_not_woken_again_at_once(monkeypatch
 
     run(test, 0.4)
     assert later.seen == [Checkpointed("x"), TimePassed()] and later.at[1] - times[0] >= 0.15
+
+
+def test_a_clock_may_be_half_a_millisecond_early_and_a_core_that_fails_is_woken_a_second_later():
+    timers = []
+
+    def note(when: float, *_: object) -> SimpleNamespace:
+        timers.append(when)
+        return SimpleNamespace(cancel=lambda: None)
+
+    def test() -> None:
+        stand = Stand(Core(Checkpointed=[do.WakeAt(50.0)], TimePassed=FAILS), Core(Checkpointed=[do.WakeAt(0.0)]))
+        real, stand.loop._loop = stand.loop._loop, SimpleNamespace(call_at=note)
+        stand.loop.feed(Checkpointed("x"))
+        before = time.monotonic()
+        stand.loop.feed(TimePassed())
+        after = time.monotonic()
+        stand.loop.feed(Checkpointed("x"))
+        assert timers[0] == 50.0005 and before + 1.0005 <= timers[-1] <= after + 1.0005
+        stand.loop._loop, stand.loop._wake = real, None
+
+    run(test)
+    assert len(timers) == 2
 
 
 def test_a_closed_loop_wakes_nobody():

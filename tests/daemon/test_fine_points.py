@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -214,6 +215,17 @@ def test_a_value_of_long_ago_is_in_a_range_for_one_frame(tmp_path) -> None:
     file.close()
 
 
+def test_points_of_a_series_that_has_been_removed_are_nobodys(tmp_path) -> None:
+    """A series goes a moment before the last of its points."""
+    start = 10**12
+    file, other = File(tmp_path / "h" / "usage.db", start), A._replace(job="other")
+    file.write(start, {A: Amounts(5, 1, 2, 3), other: Amounts(6, 1, 2, 3)}, {A: WHO, other: WHO})
+    file._db.execute("delete from series where job = 'other'")
+    found, cut = file.read(0, start, start + 1000, None, None)
+    assert [one.key for one in found] == [A] and not cut
+    file.close()
+
+
 def test_the_notes_are_on_the_disk_before_they_take_the_place_of_the_old_ones(tmp_path, monkeypatch) -> None:
     done: list[Any] = []
     fsync, replace = os.fsync, type(tmp_path).replace
@@ -225,6 +237,27 @@ def test_the_notes_are_on_the_disk_before_they_take_the_place_of_the_old_ones(tm
     )
     StateFile(tmp_path / "state.json").write(NodeState(), 5.0, [])
     assert done[0] == "synced" and done[1] == json.loads((tmp_path / "state.json").read_text())
+
+
+# ---- a page that cannot be sent ---------------------------------------------------------------------
+
+
+def test_a_program_that_hangs_up_before_it_has_its_page_is_let_go() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    done: list[str] = []
+    read, write = os.pipe()
+    connection: Any = thing(sock=ours, close=lambda: done.append("closed"), answered=lambda: done.append("answered"))
+    page: Any = thing(for_its_process=lambda: contextlib.nullcontext(read))
+    frame = ffi.new("struct gs_frame *")
+    with ours:
+        outbox_.send_with_page(connection, frame, page)
+        data, (fd,), _, _ = socket.recv_fds(theirs, 4096, 1)
+        assert done == ["answered"] and len(data) == lib.GS_FRAME_BYTES
+        theirs.close()
+        outbox_.send_with_page(connection, frame, page)
+        assert done == ["answered", "closed"]
+    for one in (fd, read, write):
+        os.close(one)
 
 
 # ---- placements -------------------------------------------------------------------------------------

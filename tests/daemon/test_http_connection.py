@@ -173,6 +173,21 @@ def test_the_end_comes_after_all_that_came_before_it(stand, waits):
     assert stand.inner.got == b"a" and stand.transport.closing is waits
 
 
+def test_of_a_connection_that_is_closed_nothing_more_is_done(stand):
+    """Not even waited for: others have the time."""
+    hand_on = stand.inner.data_received
+
+    def close(data: bytes) -> None:
+        hand_on(data)
+        stand.transport.close()
+
+    stand.inner.data_received = close
+    stand.come(b"a" * PIECE + b"b")
+    assert stand.inner.got == b"a" * PIECE and stand.transport.reading and not stand.share.waiting
+    stand.inner.transport.pause_reading()
+    assert stand.transport.reading, "there is nothing to pause"
+
+
 def test_a_connection_that_sends_on_and_on_while_nothing_is_taken_is_cut(stand):
     stand.share.has_time = False
     stand.come(b"a" * MOST_UNPARSED)

@@ -609,6 +609,24 @@ def test_a_driver_that_hangs_is_gone_on_without(monkeypatch, caplog) -> None:
     run(story)
 
 
+def test_a_sample_that_nobody_will_give_any_more_ends_in_silence(caplog) -> None:
+    """The daemon ends while a question waits behind another."""
+
+    async def story() -> None:
+        hangs, failed = threading.Event(), []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        asking = Asking(lambda gpu: None)
+        asking.questions.thread.ask(lambda: hangs.wait(5))
+        await asyncio.sleep(0.05)
+        asking.questions.sample_soon(GPU)
+        asking.questions.thread.close()
+        await asyncio.sleep(0.05)
+        assert failed == [] and asking.fed == [] and caplog.records == []
+        hangs.set()
+
+    run(story)
+
+
 def test_gpu_time_is_of_the_jobs_that_compute() -> None:
     async def story() -> None:
         asking = Asking(lambda gpu: None)

@@ -133,7 +133,7 @@ def test_a_wrapper_that_comes_again_has_its_job_and_no_second_one(daemon: InProc
     for _ in range(3):
         status, again = post(daemon, name="x", command=["x"], request="1Gi", limit="2Gi", job=JOB)
         assert (status, again["id"], again["state"]) == (200, JOB, "running")
-    assert descriptors() <= open_before + 1, "the handle of the first call is closed"
+    until(lambda: descriptors() <= open_before + 1)  # the handle of the first call is closed
     assert len(daemon.client.jobs()) == 1
     daemon.client.end(JOB, 0, None)
     status, third = post(daemon, name="x", command=["x"], request="1Gi", limit="2Gi", job=JOB)
@@ -261,6 +261,35 @@ def test_how_soon_to_try_again_grows_with_the_queue(daemon: InProcess) -> None:
     for call in calls:
         call.sock.close()
     until(lambda: len(daemon.client.jobs()) == 1)
+
+
+def test_a_job_that_waits_is_withdrawn_by_a_stop_and_its_caller_hears_so(daemon: InProcess) -> None:
+    daemon.client.register(FULL)
+    call = Call(daemon, WAITS)
+    until(lambda: len(daemon.client.jobs()) == 2)
+    notes = daemon.directory / "state.json"
+    until(lambda: JOB in json.loads(notes.read_text())["jobs"])
+    stopped = daemon.client.stop(JOB, now=False)
+    assert (stopped["job"]["state"], stopped["processes"], stopped["spared"]) == ("queued", 0, 0)
+    assert JOB not in json.loads(notes.read_text())["jobs"], "it is answered when it is noted"
+    assert daemon.shell.registry.get(JOB) is None and JOB not in daemon.shell.core.jobs
+    call.sock.settimeout(10)
+    assert b"409" in call.sock.recv(4096).partition(b"\r\n")[0]
+    call.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "body"),
+    [("PUT", "/main", {"pid": os.getpid()}), ("POST", "/stop", {}), ("PATCH", "", {"priority": 3})],
+)
+def test_nothing_is_done_with_a_job_that_has_ended(daemon: InProcess, method, what, body) -> None:
+    job = daemon.client.register({"name": "train", "command": ["x"]})["id"]
+    daemon.client.end(job, 3, None)
+    status, said = daemon.http(method, f"/v1/jobs/{job}{what}", json.dumps(body).encode())
+    error = json.loads(said)["error"]
+    assert (status, error["code"], error["message"]) == (404, "no_such_job", f"job train ({job}) has ended")
+    record = daemon.shell.registry.get(job)
+    assert record.main is None and record.spec.priority == 0 and record.ending.exit_code == 3
 
 
 def test_a_job_that_is_admitted_while_its_caller_hangs_up_is_ended(daemon: InProcess) -> None:

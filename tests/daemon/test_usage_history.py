@@ -329,7 +329,26 @@ def test_there_are_never_too_many_rows(path, monkeypatch):
         second(file, number, {A: amounts(number)})
     file.prune(START + 1_000_000)
     rows = read(file, 0, 1000)[A]
-    assert 400 <= len(rows) <= 500 and rows[-1] == (999, 999)
+    assert 440 <= len(rows) <= 450 and rows[-1] == (999, 999), "a tenth is free, so that the next ones have room"
+    for number in range(1000, 1000 + 500 - len(rows)):
+        second(file, number, {A: amounts(number)})
+    file.prune(START + 1_100_000)
+    assert len(read(file, 0, 2000)[A]) == 500, "as many as there may be"
+    file.close()
+
+
+def test_a_point_may_be_a_frame_ahead_and_as_old_as_its_level_keeps_it(path, monkeypatch):
+    """A step has the time of its beginning, and clocks differ a little."""
+    monkeypatch.setattr(history_file, "LEVELS", (Level(1, 100, 10**6), Level(10, 1000, 10**6)))
+    file = File(path, START)
+    second(file, 0, {A: amounts(1)})
+    now = START + 5_000_000
+    for level, kept, ahead in ((0, 100, 60), (1, 1000, 600)):
+        ends = [now - kept * 1000 - 1, now - kept * 1000, now + ahead * 1000, now + ahead * 1000 + 1]
+        file._db.executemany("insert into point values (?, ?, 1, 1, 1, 1, 1, 1, 1)", [(level, one) for one in ends])
+        file.prune(now)
+        found = file._db.execute("select time from point where level = ? order by time", (level,)).fetchall()
+        assert [one for (one,) in found] == ends[1:3]
     file.close()
 
 
