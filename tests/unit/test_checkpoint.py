@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -153,3 +155,13 @@ def _without(driver: Driver, gone: int) -> Driver:
 
     driver.state = state  # type: ignore[method-assign]
     return driver
+
+
+# ---- what the driver says ------------------------------------------------------------------------------
+
+
+def test_errors_have_the_names_of_the_drivers_header() -> None:
+    header = Path(__file__).parents[2] / "shim" / "cuda_abi.h"
+    numbers = re.findall(r"\b(CUDA_ERROR_\w+) = (\d+)", header.read_text())
+    assert len(numbers) > 40
+    assert checkpoint.NAMES.items() <= {int(number): name for name, number in numbers}.items()
