@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -66,6 +67,19 @@ def test_the_status_of_a_program_and_of_one_that_was_stopped():
 def test_what_is_said_of_an_ending(ending, says):
     said = exit_message.exit_message(ending)
     assert said is None if says is None else says in said
+
+
+@pytest.mark.parametrize("reason", ["no room", ""])
+@pytest.mark.parametrize("grace", [0.0, 2.0])
+def test_all_that_is_known_of_a_reclaim_is_said(reason, grace):
+    said = exit_message.exit_message(Ending(0, "p", outcome({**killed_of(), "reason": reason, "grace": grace})))
+    when = time.strftime("%H:%M:%S", time.localtime(0))
+    told = dict(re.split(r":? +", line.strip(), maxsplit=1) for line in said.splitlines()[1:])
+    assert told.pop("owed") == f"1.0 GiB to train (ada) at {when}" + (", grace 2 s" if grace else "")
+    assert told.pop("hint").startswith("ask for more with --request, or " + ("free" if grace else "have notice"))
+    assert told.pop("returned").split() == ["0", "B"]
+    assert told.pop("used") == "2.0 GiB, guaranteed 1.0 GiB, borrowed 1.0 GiB"
+    assert told == ({"reason": reason} if reason else {})
 
 
 @pytest.mark.parametrize(
