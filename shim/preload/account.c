@@ -25,7 +25,7 @@ void (*gs_account_squeeze[GS_SQUEEZERS])(struct gs_gpu *gpu, bool all);
  * memory back when it is idle. Called when the GPU is attached and when credit is asked for. */
 static void notice_borrower(const struct gs_gpu *gpu) {
     const struct gs_line *line = gpu->line;
-    if (line == NULL || gpu->own)
+    if (gpu->own)
         return;
     if (__atomic_load_n(&line->limit, __ATOMIC_RELAXED) > __atomic_load_n(&line->request, __ATOMIC_RELAXED) ||
         __atomic_load_n(&gs_client_page()->trim_ms, __ATOMIC_RELAXED) != 0)
@@ -58,7 +58,8 @@ static void say_alone(uint64_t limit) {
     gs_say(GS_WARNING, GS_SAY_DAEMON, &text);
 }
 
-/* Credit up to the limit, less only if more is in use. */
+/* Credit up to the limit, less only if more is in use. Never UINT32_MAX: gs_units says that of any larger amount, which
+ * must not fit. */
 static void grant_limit(struct gs_line *line) {
     uint64_t word = gs_word_load(line), fresh;
     do {
@@ -193,11 +194,11 @@ static bool attach_at_daemon(struct gs_gpu *gpu, bool *alone) {
 }
 
 bool gs_account_attach(struct gs_gpu *gpu) {
-    bool alone = false;
+    bool alone;
     if (__atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE) != NULL && __atomic_load_n(&gpu->attached, __ATOMIC_RELAXED))
         return true;
     gs_mutex_lock(&gpu->mutex);
-    bool good = gpu->line != NULL && gpu->attached;
+    bool good = gpu->attached;
     if (gpu->line == NULL)
         gpu->shows_request = gs_options()->visible_request;
     if (!good)

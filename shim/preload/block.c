@@ -298,7 +298,7 @@ bool gs_mapping_take(uint64_t address, uint32_t *number) {
 static struct binding {
     uint32_t object, block; /* numbers */
     uint64_t offset, size;
-    uint32_t used;
+    bool used;
 } bindings[MOST_BINDINGS];
 
 static uint32_t binding_count; /* how many of them have ever been used */
@@ -310,7 +310,7 @@ void gs_binding_add(uint32_t object, uint32_t number, uint64_t offset, uint64_t 
     for (uint32_t i = 0; i < MOST_BINDINGS; i++) {
         if (bindings[i].used)
             continue;
-        bindings[i] = (struct binding){object, number, offset, size, 1};
+        bindings[i] = (struct binding){object, number, offset, size, true};
         if (i >= binding_count)
             binding_count = i + 1;
         break;
@@ -326,7 +326,7 @@ void gs_bindings_end(uint32_t object, int device, uint64_t offset, uint64_t size
                     one.size <= size - (one.offset - offset) &&
                     (device < 0 || gs_block_gpu(one.block)->index == (uint32_t)device);
         if (ends)
-            bindings[i].used = 0;
+            bindings[i].used = false;
         gs_unlock(&bindings_lock);
         if (ends)
             gs_block_let_go(one.block);

@@ -98,7 +98,7 @@ static bool page_is_sound(const struct gs_page *page) {
 static bool take_page(int fd) {
     struct stat status;
     struct gs_page *page = NULL;
-    if (fd >= 0 && GS_CALL(SYS_fstat, fd, &status) == 0 && status.st_size >= GS_PAGE_BYTES)
+    if (GS_CALL(SYS_fstat, fd, &status) == 0 && status.st_size >= GS_PAGE_BYTES)
         page = gs_pages_of_file(fd, GS_PAGE_BYTES);
     if (page == NULL || !page_is_sound(page)) {
         gs_pages_drop(page, GS_PAGE_BYTES);
@@ -170,7 +170,7 @@ static enum link_state judge(const struct gs_frame *frame, int passed) {
 /* One attempt. Only the thread that has set client.connecting is here. */
 static enum link_state connect_now(struct gs_descriptor *connection) {
     struct gs_frame frame;
-    int passed = -1;
+    int passed;
     bool has_page = client.page != NULL;
     bool closed =
         has_page && !gs_descriptor_is_ours(client.page_file); /* a daemon that knows us by our pid needs it no more */
@@ -180,16 +180,15 @@ static enum link_state connect_now(struct gs_descriptor *connection) {
     if (fd < 0)
         return fd == -ENOENT || fd == -ECONNREFUSED || fd == -ENOTDIR || fd == -EACCES ? ABSENT : DISCONNECTED;
     fill_hello(&frame, has_page);
-    long result = gs_packet_send(fd, &frame, has_page && !closed ? client.page_file.fd : -1);
+    long result = gs_packet_send(fd, &frame, closed ? -1 : client.page_file.fd);
     if (result == 0)
         result = await_welcome(fd, &frame, &passed);
     enum link_state state = result > 0 ? judge(&frame, passed) : DISCONNECTED;
-    if (closed && result > 0 && state == ABSENT) {
+    if (closed && state == ABSENT) {
         gs_say_line(GS_WARNING, GS_SAY_DAEMON,
                     "the program has closed our descriptors, and the daemon does not find this process's page without "
                     "them: the process keeps the memory it may use now and gets no more");
         client.page_lost = true;
-        state = DISCONNECTED;
     }
     if (state == CONNECTED)
         *connection = gs_descriptor_of(fd);
@@ -225,8 +224,6 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
     uint64_t pause = FIRST_PAUSE_MS;
     for (;;) {
         gs_lock(&client.lock);
-        if (client.state == CONNECTED && !gs_descriptor_is_ours(client.socket))
-            lose_connection();
         enum link_state state = client.state;
         bool mine = state != CONNECTED && state != REFUSED && state != ABSENT && !client.connecting;
         uint32_t changes = client.changes;
@@ -247,7 +244,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
             gs_futex_wait(&client.changes, changes, until - now);
             continue;
         }
-        struct gs_descriptor connection = {.fd = -1};
+        struct gs_descriptor connection;
         state = connect_now(&connection);
         now = gs_now_ms();
         bool again = (state == DISCONNECTED || state == ABSENT) && !gives_up(state);

@@ -85,7 +85,7 @@ struct gs_gpu *gs_pool_place(const CUmemLocation *location, CUmemAllocationType 
 }
 
 static struct gs_gpu *gpu_of_default_pool(CUmemoryPool handle) {
-    int devices = 0;
+    int devices;
     CUmemoryPool pool;
     if (gs_driver.cuDeviceGetCount(&devices) != CUDA_SUCCESS)
         return NULL;
@@ -198,7 +198,8 @@ static uint32_t correct(struct gs_pool *pool) {
         return 0;
     if (pool->over && reserved > charged) {
         trim(pool);
-        reserved_of(pool, &reserved);
+        if (!reserved_of(pool, &reserved))
+            return 0;
     }
     lower(pool, reserved);
     charged = charged_in(word_of(pool));
@@ -271,7 +272,6 @@ bool gs_pool_enter(struct gs_pool *pool, uint32_t units) {
             return false;
         }
         reserved = (uint32_t)growth;
-        word = word_of(pool);
     }
 }
 
@@ -286,10 +286,10 @@ void gs_pool_leave(struct gs_pool *pool, uint32_t units) {
 bool gs_pool_undo_growth(struct gs_pool *pool) {
     uint32_t before, after;
     gs_mutex_lock(&pool->mutex);
-    bool shrunk = reserved_of(pool, &before);
+    reserved_of(pool, &before); /* 0 if it cannot be asked */
     __atomic_store_n(&pool->over, true, __ATOMIC_RELAXED);
     correct(pool);
-    shrunk = shrunk && reserved_of(pool, &after) && after < before;
+    bool shrunk = reserved_of(pool, &after) && after < before;
     gs_mutex_unlock(&pool->mutex);
     return shrunk;
 }
@@ -310,7 +310,7 @@ static void squeeze(struct gs_gpu *gpu, bool all) {
     uint32_t last = count();
     for (struct gs_pool *pool = pools; pool < pools + last; pool++) {
         gs_mutex_lock(&pool->mutex);
-        if (pool->state != GS_POOL_UNUSED && pool->gpu == gpu) {
+        if (pool->gpu == gpu) {
             if (all)
                 trim(pool);
             correct(pool);
@@ -324,7 +324,7 @@ void gs_pool_was_reset(const struct gs_gpu *gpu) {
     uint32_t reserved, last = count();
     for (struct gs_pool *pool = pools; pool < pools + last; pool++) {
         gs_mutex_lock(&pool->mutex);
-        if (pool->state == GS_POOL_ALIVE && pool->gpu == gpu && reserved_of(pool, &reserved)) {
+        if (pool->gpu == gpu && reserved_of(pool, &reserved)) {
             uint64_t word = word_of(pool);
             while (live_in(word) > reserved && !exchange(pool, &word, reserved, charged_in(word)))
                 continue;

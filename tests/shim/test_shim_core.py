@@ -32,10 +32,12 @@ def sanitized(compile_c, name, flags):
     )
 
 
-def run(program, environ=None, text=None):
+def run(program, environ=None, text=None, arguments=()):
     # A thread sanitizer of this age needs addresses that are not randomised as far as new kernels do it.
     command = ["setarch", "-R", str(program)] if "tsan" in program.name else [str(program)]
-    return subprocess.run(command, env=environ or {}, input=text, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*command, *arguments], env=environ or {}, input=text, capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,7 @@ def test_durations_as_in_python(parser):
             "5 x",
             "5sec",
         ),
+        *("999999999.5s", "1000000000.5s", "5 ", "5.5\t ", " "),
         *("000000001s", "0000000001s", "1.5", "1.5d", "0ms", "1..5s", "1H", "5 s s"),
     ]
     expected = []
@@ -150,8 +153,8 @@ def test_durations_as_in_python(parser):
 def options(compile_c):
     program = sanitized(compile_c, "core_options", ADDRESS)
 
-    def read(**environ):
-        done = run(program, environ)
+    def read(*arguments, **environ):
+        done = run(program, environ, arguments=arguments)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout, strict=False), done.stderr
 
@@ -210,6 +213,11 @@ def test_a_mode_that_is_none_is_said_and_the_budget_holds(options):
 def test_without_a_budget_it_is_inert(options, environ):
     found, err = options(**environ)
     assert found["active"] == 0 and err == ""
+
+
+def test_a_program_that_has_cleared_its_environment_has_no_budget(options):
+    found, err = options("cleared", GPUSHARE_LIMIT="4Gi", GPUSHARE_JOB="ab")
+    assert (found["active"], found["limit"], found["request"], err) == (0, [0, 0], [0, 0], "")
 
 
 def test_invalid_values_are_said_and_the_next_source_counts(options):
@@ -383,12 +391,15 @@ def test_where_daemons_are_looked_for(options, tmp_path):
         ({"CUDA_DEVICE_MEMORY_LIMIT_": "4g"}, 0, None),
         ({"CUDA_DEVICE_MEMORY_LIMIT_x": "4g"}, 0, None),
         ({"CUDA_DEVICE_MEMORY_LIMIT_1x": "4g"}, 0, None),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_-1": "4g", "CUDA_DEVICE_MEMORY_LIMIS_1": "4g"}, 0, None),
         ({"CUDA_DEVICE_MEMORY_LIMITS_1": "4g"}, 0, None),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "4g"}, 1, 4 * 2**30),
         ({"CUDA_DEVICE_MEMORY_LIMIT_9": "4g"}, 1, 4 * 2**30),
         ({"CUDA_DEVICE_MEMORY_LIMIT_10": " 4g"}, 1, 4 * 2**30),
         ({"CUDA_DEVICE_MEMORY_LIMIT_3": " ", "CUDA_DEVICE_MEMORY_LIMIT_4": "0"}, 0, None),
         ({"NVIDIA_GPU_MEMORY_LIMIT_1": "4096"}, 0, None),
+        ({"GPUSHARE_JOB": "ab", "GPUSHARE_REQUEST_0": "4Gi", "NVIDIA_GPU_MEMORY_REQUEST_0": "4096"}, 1, None),
+        ({"GPUSHARE_JOB": "ab", "GPUSHARE_LIMIT_0": "4Gi", "RUNAI_GPU_MEMORY_LIMIT_0": "0.5"}, 1, None),
         ({"GPUSHARE_LIMIT": "\t4Gi\r"}, 1, 4 * 2**30),
     ],
     ids=lambda value: ",".join(map("=".join, value.items())) if isinstance(value, dict) else None,
@@ -414,7 +425,9 @@ def test_as_much_of_a_text_is_kept_as_fits(options, name, most):
         assert found["limit"] == [1, 4 * 2**30]
 
 
-@pytest.mark.parametrize(("text", "number"), [("-2147483647", -(2**31) + 1), ("7 ", 7), ("-0", 0), ("\t5", 5)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("-2147483647", -(2**31) + 1), ("7 ", 7), ("-0", 0), ("\t5", 5), ("5\r", 5)]
+)
 def test_a_priority_is_a_whole_number_with_blanks_around_it(options, text, number):
     found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY=text)
     assert (found["priority"], err) == (number, "")

@@ -2,6 +2,7 @@
 #include "quantity.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static enum gs_dialect dialect_of(const char *name) {
@@ -21,11 +22,12 @@ static void decode(const char *hex, char *text) {
 
 int main(void) {
     static const char *const kinds[] = {"bytes", "share", "max", "none"};
-    char dialect[16], hex[4096], text[2048];
+    char dialect[16], hex[4096];
     while (scanf("%15s %4095s", dialect, hex) == 2) {
         struct gs_quantity quantity;
         uint32_t milliseconds;
-        decode(hex + 1, text); /* the first character is there so that an empty text has a field */
+        char *text = malloc(strlen(hex) / 2 + 1); /* no longer than the text: a look beside it is seen */
+        decode(hex + 1, text);                    /* the first character is there so that an empty text has a field */
         if (strcmp(dialect, "duration") == 0) {
             if (gs_duration_parse(text, &milliseconds))
                 printf("ms %u\n", milliseconds);
@@ -36,6 +38,7 @@ int main(void) {
         } else {
             puts("error 0");
         }
+        free(text);
     }
     return 0;
 }

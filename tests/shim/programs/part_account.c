@@ -12,6 +12,38 @@ static int clock_gettime_of_test(clockid_t clock, struct timespec *now) {
 #define clock_gettime clock_gettime_of_test
 #include "part.h"
 
+#include "credit.h"
+
+/* What another thread does meanwhile, once: after a look at a word, and while a mutex is waited for. */
+static void (*after_look)(void), (*while_locking)(void);
+
+static void run_once(void (**what)(void)) {
+    void (*run)(void) = *what;
+    *what = NULL;
+    if (run != NULL)
+        run();
+}
+
+static uint64_t look_of_test(const struct gs_line *line) {
+    uint64_t word = gs_word_load(line);
+    run_once(&after_look);
+    return word;
+}
+
+static void mutex_lock_of_test(struct gs_mutex *mutex) {
+    run_once(&while_locking);
+    counted_mutex_lock(mutex);
+}
+
+static uint64_t slept_us;
+static bool no_pages;
+
+#define gs_word_load(line) look_of_test(line)
+#undef gs_mutex_lock
+#define gs_mutex_lock(mutex) mutex_lock_of_test(mutex)
+#define gs_sleep_us(us)      (slept_us += (us))
+#define gs_pages_new(size)   (no_pages ? NULL : gs_pages_new(size))
+
 #define at_fork    fork_of_account
 #define entry_fork entry_of_account
 #include "account.c"
@@ -143,6 +175,7 @@ static void begin(uint64_t limit_mib, uint64_t request_mib) {
     options.limit = (struct gs_amount){.value = limit_mib * MIB, .kind = GS_AMOUNT_BYTES};
     options.request = (struct gs_amount){.value = request_mib * MIB, .kind = GS_AMOUNT_BYTES};
     page_there = true;
+    slept_us = 0;
     alone_said = 0;
     borrows = attaches = 0;
     SAID("");
@@ -159,11 +192,19 @@ static void attached(uint64_t limit_mib, uint64_t request_mib) {
     REQUIRE(heard.frame.type == GS_ATTACH && memcmp(heard.frame.u.attach.uuid, gpu.uuid, sizeof gpu.uuid) == 0);
     REQUIRE(heard.frame.u.attach.total == gpu.total && gpu.line == &page.line[3] && gpu.number == 3 && gpu.attached);
     REQUIRE(strcmp(heard.waiting, "waiting for room for a context on CUDA device 2") == 0 && gpu.node_number == 6);
-    REQUIRE(attaches == 1 && !gpu.own && heard.count == 1);
+    REQUIRE(attaches == 1 && !gpu.own && heard.count == 1 && heard.frame.u.attach.contexts == 0);
+    page.line[3].gate = 1;
+    REQUIRE(gs_gate_is_closed()); /* the program's calls wait at this one now */
+    page.line[3].gate = 0;
     heard.count = 0;
 }
 
 /* ---- attaching ------------------------------------------------------------------------------------ */
+
+static void goes_after_the_first(void) {
+    if (heard.count == 2)
+        daemon_.outcome = GS_NO_DAEMON;
+}
 
 static void attach(void) {
     attached(100, 100);
@@ -179,7 +220,29 @@ static void attach(void) {
     options.visible_request = true;
     daemon_.again = 2; /* the job is suspended */
     REQUIRE(gs_account_attach(&gpu) && heard.guaranteed && heard.count == 3 && gpu.shows_request);
-    REQUIRE(heard.waiting[0] == '\0');
+    REQUIRE(heard.waiting[0] == '\0' && slept_us >= 2); /* it does not ask as fast as it can */
+    begin(100, 100);
+    daemon_.again = 1;
+    daemon_.does = goes_after_the_first;
+    REQUIRE(gs_account_attach(&gpu) && gpu.own && heard.count == 2);
+    gs_pages_drop(gpu.line, GS_PAGE_BYTES);
+    said();
+}
+
+static void attaches_too(void) {
+    gpu.attached = true;
+    gpu.line = &page.line[3];
+}
+
+/* Another thread attaches meanwhile: what it has is used, and only once it is whole. */
+static void attach_beside(void) {
+    begin(100, 100);
+    while_locking = attaches_too;
+    REQUIRE(gs_account_attach(&gpu) && heard.count == 0 && gpu.line == &page.line[3]);
+    begin(100, 100);
+    gpu.attached = true; /* its line is not there yet */
+    while_locking = attaches_too;
+    REQUIRE(gs_account_attach(&gpu) && while_locking == NULL && gpu.line == &page.line[3]);
     SAID("");
 }
 
@@ -190,6 +253,9 @@ static void refused(void) {
     daemon_.text = "no place here";
     REQUIRE(!gs_account_attach(&gpu) && gpu.line == NULL && attaches == 0);
     SAID("gpushare: no place here\n");
+    daemon_.text = "!";
+    REQUIRE(!gs_account_attach(&gpu));
+    SAID("gpushare: !\n");
     daemon_.text = NULL;
     REQUIRE(!gs_account_attach(&gpu));
     SAID("gpushare: cannot open a context on CUDA device 2: no room for a context\n");
@@ -214,7 +280,7 @@ static void alone(void) {
         daemon_.outcome = how == 0 ? GS_NO_DAEMON : how == 1 ? GS_AWAY : GS_ANSWERED;
         daemon_.status = how == 2 ? GS_UNKNOWN : how == 3 ? GS_BAD_FRAME : GS_OK;
         daemon_.line = how >= 4 ? GS_PAGE_LINES : 0; /* a line that is none */
-        daemon_.text = how == 3 ? "what?" : NULL;
+        daemon_.text = how == 3 ? "?" : NULL;
         if (how == 1 || how == 5)
             snprintf(options.limit_source, sizeof options.limit_source, "GPUSHARE_LIMIT=100Mi");
         REQUIRE(gs_account_attach(&gpu) && gpu.own && gpu.attached && borrows == 0 && attaches == 1);
@@ -227,8 +293,7 @@ static void alone(void) {
             SAID(text);
         } else { /* why is said instead, and this one is held back */
             const char *told = said();
-            REQUIRE(strcmp(told, how == 3 ? "gpushare: what?\n" : "gpushare: the gpushare daemon has no such GPU\n") ==
-                    0);
+            REQUIRE(strcmp(told, how == 3 ? "gpushare: ?\n" : "gpushare: the gpushare daemon has no such GPU\n") == 0);
         }
         struct gs_gpu second = {.index = 1, .total = 8192 * MIB};
         REQUIRE(gs_account_attach(&second) && second.own && second.line != gpu.line);
@@ -249,6 +314,34 @@ static void alone(void) {
     }
 }
 
+/* Without memory for a page there is no account, so no context. */
+static void no_page(void) {
+    begin(100, 40);
+    daemon_.outcome = GS_NO_DAEMON;
+    no_pages = true;
+    REQUIRE(!gs_account_attach(&gpu) && gpu.line == NULL && !gpu.own && attaches == 0);
+    no_pages = false;
+}
+
+/* More than a word can say: what is asked for beyond all bounds still does not fit. */
+static void a_large_limit(void) {
+    for (uint32_t less = 0; less <= 3; less++) { /* units less than 2 TiB */
+        uint32_t most = less < 2 ? UINT32_MAX - 1 : UINT32_MAX - less + 1;
+        begin(2048 * 1024, 0);
+        options.limit.value -= less * GS_UNIT_BYTES;
+        daemon_.outcome = GS_NO_DAEMON;
+        REQUIRE(gs_account_attach(&gpu) && !gs_account_reserve(&gpu, gs_units(UINT64_MAX / 2)));
+        said();
+        REQUIRE(gs_account_reserve(&gpu, most) && !gs_account_reserve(&gpu, 1));
+        said();
+        gs_pages_drop(gpu.line, GS_PAGE_BYTES);
+    }
+}
+
+static void frees_some(void) {
+    gs_release(gpu.line, UNITS(20));
+}
+
 /* A daemon that does not know us: our line becomes our own as it is, with credit up to the limit or what is used. */
 static void forgotten(void) {
     for (int more = 0; more < 2; more++) {
@@ -258,9 +351,10 @@ static void forgotten(void) {
         gpu.line->grantable = 9;
         gpu.attached = 0;
         daemon_.status = GS_UNKNOWN;
+        after_look = frees_some; /* another thread, at that moment */
         REQUIRE(gs_account_attach(&gpu) && gpu.own && gpu.line == &page.line[3] && gpu.line->grantable == 0);
-        REQUIRE(gs_word_credit(gs_word_load(gpu.line)) == UNITS(more ? 150 : 100));
-        REQUIRE(gs_word_used(gs_word_load(gpu.line)) == UNITS(more ? 150 : 50));
+        REQUIRE(gs_word_credit(gs_word_load(gpu.line)) == UNITS(more ? 130 : 100));
+        REQUIRE(gs_word_used(gs_word_load(gpu.line)) == UNITS(more ? 130 : 30));
         said();
     }
     attached(100, 100); /* away, with a line: it goes on with that */
@@ -587,8 +681,11 @@ int main(void) {
     if (pipe2(pipes, O_NONBLOCK) != 0 || dup2(pipes[1], 2) != 2)
         return 1;
     attach();
+    attach_beside();
     refused();
     alone();
+    no_page();
+    a_large_limit();
     forgotten();
     detach();
     another();

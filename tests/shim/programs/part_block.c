@@ -1,6 +1,28 @@
 /* part_block.c: blocks with their handles, mappings and bindings, against a plain list of who holds what. */
 #include "part_bank.h"
 
+/* Pages from the heap: a step beyond them is seen, and each is given back whole. */
+static size_t pages_alive;
+
+/* A child of a fork forgets pages that it does not give back. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) {
+    return "detect_leaks=0";
+}
+
+static void *pages_of_test(size_t bytes) {
+    pages_alive += no_pages ? 0 : bytes;
+    return no_pages ? NULL : calloc(1, bytes);
+}
+
+static void drop_of_test(void *pages, size_t bytes) {
+    pages_alive -= pages != NULL ? bytes : 0;
+    free(pages);
+}
+
+#undef gs_pages_new
+#define gs_pages_new(size)         pages_of_test(size)
+#define gs_pages_drop(pages, size) drop_of_test(pages, size)
 #include "block.c"
 #include "table.c"
 
@@ -183,7 +205,7 @@ static void random_lives(void) {
 
 /* Copies of all mappings on one GPU, also when they are many. */
 static void mappings_on(void) {
-    for (int many = 3; many <= 200; many += 197) {
+    for (int many = 3; many <= 2000; many += 197) {
         struct gs_mappings found = {.count = 0};
         uint32_t numbers[2], number;
         uint64_t sum[2] = {0, 0};
@@ -195,6 +217,7 @@ static void mappings_on(void) {
             REQUIRE(gs_block_find(handle_of(i % 2), &number, true) && gs_mapping_add(address, number, 1));
             sum[i % 2] += address;
         }
+        size_t before = pages_alive;
         gs_mappings_on(&found, &gs_gpus[0]);
         REQUIRE(found.count == (size_t)(many + 1) / 2);
         for (size_t i = 0; i < found.count; i++) {
@@ -202,7 +225,9 @@ static void mappings_on(void) {
             sum[0] -= gs_mappings_at(&found, i)->key;
         }
         REQUIRE(sum[0] == 0);
+        REQUIRE(found.more == NULL || pages_alive == before + found.room * sizeof *found.more);
         gs_mappings_drop(&found);
+        REQUIRE(pages_alive == before);
         REQUIRE(!gs_mapping_take(0x10000 - 1, &number));
         for (int i = 0; i < many; i++) {
             number = 9999;
@@ -216,6 +241,19 @@ static void mappings_on(void) {
         }
         REQUIRE(used_on(0) == 0 && used_on(1) == 0);
     }
+}
+
+/* Where a mapping ends, the next one begins; and who finds one holds one block, also where two have been noted. */
+static void within_a_mapping(void) {
+    uint32_t number, one, two;
+    REQUIRE(gs_reserve(&lines[0], 2) && gs_block_add(1, &gs_gpus[0], 1) && gs_block_add(2, &gs_gpus[0], 1));
+    REQUIRE(gs_block_find(1, &one, true) && gs_mapping_add(0x10000, one, 2 * GS_UNIT_BYTES));
+    REQUIRE(gs_mapping_find(0x10000 + 2 * GS_UNIT_BYTES - 1, &number) && number == one);
+    REQUIRE(!gs_mapping_find(0x10000 + 2 * GS_UNIT_BYTES, &number) && block_at(one)->holds == 3);
+    REQUIRE(gs_block_find(2, &two, true) && gs_mapping_add(0x10000 + GS_UNIT_BYTES / 2, two, 2 * GS_UNIT_BYTES));
+    REQUIRE(gs_mapping_find(0x10000 + GS_UNIT_BYTES, &number) && block_at(one)->holds + block_at(two)->holds == 6);
+    at_fork();
+    gs_release(&lines[0], 2);
 }
 
 /* A number or an address that is given out again ends what had it before. */
@@ -286,6 +324,75 @@ static void bindings_end(void) {
     REQUIRE(binding_count == 0 && chunk_count == 0 && chunks[0] == NULL && free_lists[0].left == 0);
 }
 
+/* Without memory, and where all numbers are given out, a handle is not noted. */
+static void no_room(void) {
+    uint32_t number;
+    no_pages = true;
+    REQUIRE(!gs_block_add(1, &gs_gpus[0], 1) && !gs_block_find(1, &number, false) && chunk_count == 0);
+    no_pages = false;
+    chunk_count = MAX_CHUNKS - 1;
+    REQUIRE(gs_block_add(1, &gs_gpus[0], 1) && gs_block_find(1, &number, false));
+    REQUIRE(number == (MAX_CHUNKS - 1) * CHUNK_BLOCKS);
+    free_lists[block_at(number)->list].left = 0;
+    REQUIRE(!gs_block_add(2, &gs_gpus[0], 1) && !gs_block_find(2, &number, false));
+    at_fork();
+    REQUIRE(gs_block_add(1, &gs_gpus[0], 1)); /* there are blocks, and then no memory for the table of handles */
+    no_pages = true;
+    int refused = 0;
+    for (uint64_t handle = 2; handle < 500; handle++) {
+        bool added = gs_block_add(handle, &gs_gpus[0], 1);
+        REQUIRE(added == gs_block_find(handle, &number, false));
+        refused += !added;
+    }
+    REQUIRE(refused > 400);
+    no_pages = false;
+    at_fork();
+}
+
+/* A binding ends once: the number of its block may be another's by the second time. */
+static void a_binding_ends_once(void) {
+    uint32_t object, number;
+    bool last;
+    REQUIRE(gs_reserve(&lines[0], 3) && gs_block_add(1, &gs_gpus[0], 0) && gs_block_find(1, &object, false));
+    REQUIRE(gs_block_add(2, &gs_gpus[0], 1) && gs_block_find(2, &number, true));
+    gs_binding_add(object, number, 60, 2);
+    REQUIRE(gs_block_release(2, &number, &last) && last);
+    gs_block_let_go(number);
+    gs_bindings_end(object, -1, 61, UINT64_MAX); /* it begins before this range */
+    gs_bindings_end(object, -1, 50, 11);         /* and ends behind this one */
+    REQUIRE(used_on(0) == 3);
+    gs_bindings_end(object, -1, 50, 12);
+    REQUIRE(used_on(0) == 2 && gs_block_add(3, &gs_gpus[0], 2));
+    REQUIRE(gs_block_find(3, &object, true) && object == number && gs_block_find(1, &object, false));
+    gs_bindings_end(object, -1, 50, 12);
+    REQUIRE(block_at(number)->holds == 2 && used_on(0) == 2);
+    gs_release(&lines[0], 2);
+    at_fork();
+}
+
+/* There is room for so many bindings. A block that is bound beyond them stays held. */
+static void many_bindings(void) {
+    uint32_t object, number, beyond;
+    bool last;
+    REQUIRE(gs_reserve(&lines[0], 8) && gs_block_add(1, &gs_gpus[0], 0) && gs_block_find(1, &object, false));
+    REQUIRE(gs_block_add(2, &gs_gpus[0], 3) && gs_block_add(3, &gs_gpus[0], 5));
+    for (int i = 0; i < MOST_BINDINGS; i++) {
+        REQUIRE(gs_block_find(2, &number, true));
+        gs_binding_add(object, number, 0, 1);
+    }
+    REQUIRE(gs_block_find(3, &beyond, true));
+    gs_binding_add(object, beyond, 0, 1);
+    for (uint64_t handle = 2; handle <= 3; handle++) {
+        REQUIRE(gs_block_release(handle, &number, &last) && last);
+        gs_block_let_go(number);
+    }
+    gs_bindings_end(object, -1, 0, 1);
+    REQUIRE(used_on(0) == 5);
+    gs_block_let_go(beyond);
+    REQUIRE(used_on(0) == 0);
+    at_fork();
+}
+
 /* More blocks than a chunk has, each with a number of its own, which is used again. */
 static void many_blocks(void) {
     uint32_t number;
@@ -314,8 +421,12 @@ int main(void) {
     set_unused(1, 1u << 30);
     random_lives();
     mappings_on();
+    within_a_mapping();
     given_out_again();
     bindings_end();
+    no_room();
+    a_binding_ends_once();
+    many_bindings();
     many_blocks();
     return good();
 }

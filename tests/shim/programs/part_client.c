@@ -158,7 +158,7 @@ void gs_packet_drop(int passed) {
 
 long gs_packet_send(int fd, const struct gs_frame *frame, int passed) {
     struct stat status;
-    REQUIRE(locks_held == 0 && fd >= 0 && frame->magic == GS_WIRE_MAGIC);
+    REQUIRE(locks_held == 0 && fd >= 0 && passed >= -1 && frame->magic == GS_WIRE_MAGIC);
     if (send_says != 0)
         return send_says;
     if (frame->type == GS_HELLO) {
@@ -222,7 +222,7 @@ static size_t page_bytes;
 static int page_file(uint64_t id) {
     int fd = memfd_create("page", MFD_CLOEXEC);
     REQUIRE(fd >= 0 && ftruncate(fd, (off_t)page_bytes) == 0);
-    if (page_bytes >= GS_PAGE_BYTES) {
+    if (page_bytes > 0) { /* what is a little shorter can be mapped, too */
         struct gs_page *page = mmap(NULL, GS_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         REQUIRE(page != MAP_FAILED);
         page->magic = page_magic;
@@ -232,6 +232,17 @@ static int page_file(uint64_t id) {
         munmap(page, GS_PAGE_BYTES);
     }
     return fd;
+}
+
+/* How many pages are mapped. */
+static int mapped_pages(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[4096];
+    int count = 0;
+    while (fgets(line, sizeof line, maps) != NULL)
+        count += strstr(line, "/memfd:page") != NULL;
+    fclose(maps);
+    return count;
 }
 
 /* As at the start of a process, with a daemon that is there and welcomes it. */
@@ -378,6 +389,10 @@ static void refusals(void) {
     }
     begin();
     welcome.status = GS_NOT_ALLOWED;
+    welcome.text = "!";
+    REQUIRE(ask(false) == GS_TURNED_AWAY && strcmp(said, "!") == 0);
+    begin();
+    welcome.status = GS_NOT_ALLOWED;
     REQUIRE(ask(false) == GS_TURNED_AWAY && strcmp(said, "the gpushare daemon refuses this process") == 0);
 }
 
@@ -437,8 +452,25 @@ static void pages_that_are_none(void) {
             continue;
         }
         REQUIRE(ask(false) == GS_NO_DAEMON && ask(true) == GS_NO_DAEMON && hellos == 1 && gs_client_page() == NULL);
-        REQUIRE(descriptors() == before && client.no_use);
+        REQUIRE(descriptors() == before && client.no_use && mapped_pages() == 0);
     }
+}
+
+static int page_file_without_standard_input(uint64_t id) {
+    close(STDIN_FILENO);
+    return page_file(id);
+}
+
+/* In a program that has closed its standard input the next descriptor is 0. */
+static void descriptor_nought_is_one(void) {
+    begin();
+    welcome.file = page_file_without_standard_input;
+    REQUIRE(ask(false) == GS_ANSWERED && gs_client_page() != NULL && mapped_pages() == 1);
+    begin();
+    close(STDIN_FILENO);
+    REQUIRE(ask(false) == GS_ANSWERED && dials == 1 && hellos == 1 && gs_client_descriptor() == STDIN_FILENO);
+    gs_client_forget();
+    REQUIRE(open("/dev/null", O_RDONLY) == STDIN_FILENO && mapped_pages() == 0);
 }
 
 /* ---- a daemon that goes --------------------------------------------------------------------------- */
@@ -769,6 +801,7 @@ static void only_one_thread_dials(void) {
 }
 
 int main(void) {
+    REQUIRE(gs_client_descriptor() == -1);
     what_a_hello_says();
     which_socket();
     patience();
@@ -778,6 +811,7 @@ int main(void) {
     a_daemon_that_is_about_to_end();
     welcomes_that_are_none();
     pages_that_are_none();
+    descriptor_nought_is_one();
     the_next_daemon_is_shown_the_page();
     away();
     answers_that_are_lost();

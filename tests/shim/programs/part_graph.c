@@ -501,11 +501,13 @@ static void destroyed(void) {
     add(0, ALLOC, 2 * MIB, 0);
     CUgraphExec many[300];
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < 300; i++)
+        for (uint32_t i = 0; i < 300; i++) { /* each with a need of its own */
+            graphs[0].nodes[0].bytes = (i + 1) * 2 * MIB;
             REQUIRE(instantiate_by(1, &many[i], 0) == CUDA_SUCCESS);
+        }
         REQUIRE(need_count == 300 && exec_count == 300);
-        for (int i = 0; i < 300; i++)
-            REQUIRE(CALLED(launch_by(false, many[i])) == CUDA_SUCCESS && entered(0, 1, units(2)));
+        for (uint32_t i = 0; i < 300; i++)
+            REQUIRE(CALLED(launch_by(false, many[i])) == CUDA_SUCCESS && entered(0, 1, units((i + 1) * 2)));
         for (int i = 0; i < 300; i++)
             REQUIRE(cuGraphExecDestroy(many[i]) == CUDA_SUCCESS);
         REQUIRE(exec_count == 0 && need_count == 300);

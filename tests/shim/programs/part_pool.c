@@ -1,6 +1,17 @@
 /* part_pool.c: the account of the pools beside a driver whose pools keep, grow and shrink as they like. */
 #include "part_bank.h"
 
+/* What another thread does right before the next exchange of a word, once. */
+static void (*before_exchange)(void);
+
+static void meet_another(void) {
+    void (*other)(void) = before_exchange;
+    before_exchange = NULL;
+    if (other != NULL)
+        other();
+}
+
+#define __atomic_compare_exchange_n(...) (meet_another(), __atomic_compare_exchange_n(__VA_ARGS__))
 #include "pool.c"
 
 #define POOLS 6
@@ -11,8 +22,10 @@ static struct real {
     uint64_t at_second_question; /* what it is from then on; 0: the same */
     CUresult says;
     uint32_t questions, trims;
-    int64_t trim_leaves; /* bytes; -1: it keeps everything */
-    bool ended;          /* no question about it is allowed */
+    int64_t trim_leaves;     /* bytes; -1: it keeps everything */
+    bool fails_when_trimmed; /* from then on it cannot be asked */
+    bool ended;              /* no question about it is allowed */
+    void (*meanwhile)(void); /* what another thread does while it is asked the next time */
 } real[POOLS];
 
 static CUmemoryPool handle_of(int i) {
@@ -26,6 +39,10 @@ static CUresult attribute(CUmemoryPool handle, CUmemPool_attribute which, void *
         one->reserved = one->at_second_question;
     if (one->says == CUDA_SUCCESS)
         *(uint64_t *)value = one->reserved;
+    void (*meanwhile)(void) = one->meanwhile;
+    one->meanwhile = NULL;
+    if (meanwhile != NULL)
+        meanwhile();
     return one->says;
 }
 
@@ -33,6 +50,8 @@ static CUresult trim_to(CUmemoryPool handle, size_t keep) {
     struct real *one = (struct real *)handle;
     REQUIRE(keep == 0 && !one->ended && relaxed % 2 == 1);
     one->trims++;
+    if (one->fails_when_trimmed)
+        one->says = CUDA_ERROR_UNKNOWN;
     if (one->trim_leaves >= 0)
         one->reserved = (uint64_t)one->trim_leaves;
     return CUDA_SUCCESS;
@@ -138,6 +157,10 @@ static void the_list(void) {
     for (int i = 0; i < MAX_POOLS; i++)
         REQUIRE(gs_pool_add((CUmemoryPool)(uintptr_t)(i + 1), NULL) == &pools[i]);
     REQUIRE(gs_pool_add((CUmemoryPool)(uintptr_t)5000, NULL) == NULL && count() == MAX_POOLS);
+    gs_pool_correct_all(); /* with a full list nothing beyond it is looked at */
+    squeeze(&gs_gpus[0], true);
+    gs_pool_was_reset(&gs_gpus[0]);
+    REQUIRE(gs_pool_find((CUmemoryPool)(uintptr_t)5000) == NULL);
     at_fork();
     REQUIRE(count() == 0 && gs_pool_find((CUmemoryPool)(uintptr_t)1) == NULL);
 }
@@ -209,7 +232,11 @@ static void allocations(void) {
     REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 90 && used_on(0) == 90);
     uint32_t releases = lines[0].releases;
     REQUIRE(gs_pool_enter(pool, 30) && live_of(pool) == 90 && used_on(0) == 90);
+    real[0].questions = 0;
     REQUIRE(gs_pool_correct_asking(pool) && lines[0].releases == releases && real[0].trims == 0);
+    REQUIRE(real[0].questions == 1);
+    pool->over = true; /* one that was marked is looked at in any case */
+    REQUIRE(gs_pool_correct_asking(pool) && !pool->over);
     REQUIRE(!gs_pool_enter(pool, 11) && bank.asks == 1 && bank.units == 11 && used_on(0) == 90);
     REQUIRE(gs_pool_enter(pool, 10) && live_of(pool) == 100 && charged_of(pool) == 100 && bank.asks == 1);
     truth(0, 60); /* never less than what is live */
@@ -266,6 +293,32 @@ static void meanwhile(void) {
     end();
 }
 
+static void another_enters(void) {
+    REQUIRE(gs_pool_enter(gs_pool_find(handle_of(0)), 7));
+}
+
+/* Two threads at the same moment: what both take, give back and correct is counted. */
+static void two_at_once(void) {
+    struct gs_pool *pool = gs_pool_add(handle_of(0), &gs_gpus[0]);
+    set_unused(0, 100);
+    before_exchange = another_enters;
+    REQUIRE(gs_pool_enter(pool, 30) && live_of(pool) == 37 && charged_of(pool) == 37 && used_on(0) == 37);
+    before_exchange = another_enters;
+    gs_pool_leave(pool, 30);
+    REQUIRE(live_of(pool) == 14 && charged_of(pool) == 44);
+    truth(0, 5);
+    before_exchange = another_enters;
+    REQUIRE(gs_pool_correct(pool) == 0 && live_of(pool) == 21 && charged_of(pool) == 21 && used_on(0) == 21);
+    truth(0, 21);
+    before_exchange = another_enters;
+    gs_pool_was_reset(&gs_gpus[0]); /* it has freed nothing */
+    REQUIRE(live_of(pool) == 21 && before_exchange == another_enters);
+    truth(0, 6);
+    gs_pool_was_reset(&gs_gpus[0]);
+    REQUIRE(live_of(pool) == 6 && charged_of(pool) == 6 && used_on(0) == 6);
+    end();
+}
+
 /* While it is told that there is less, the pool grows again: that stays charged. */
 static void grows_again(void) {
     static const struct {
@@ -279,7 +332,8 @@ static void grows_again(void) {
         truth(0, of[i].first);
         real[0].questions = 0;
         real[0].at_second_question = (uint64_t)of[i].second * GS_UNIT_BYTES;
-        gs_pool_correct(pool);
+        REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == (of[i].charged < 100 ? of[i].charged : 100));
+        REQUIRE(used_on(0) == charged_of(pool));
         REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == (of[i].second == 20 ? 20 : of[i].charged));
         REQUIRE(used_on(0) == charged_of(pool));
         end();
@@ -292,6 +346,20 @@ static void grows_again(void) {
     real[0].questions = 0;
     real[0].at_second_question = 140ull * GS_UNIT_BYTES;
     REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 100 && used_on(0) == 100);
+    end();
+}
+
+static void another_takes_some(void) {
+    REQUIRE(gs_pool_enter(gs_pool_find(handle_of(0)), 80));
+}
+
+/* It grows for another allocation between question and answer: what that one has paid for is not charged again. */
+static void grows_while_it_is_asked(void) {
+    struct gs_pool *pool = gs_pool_add(handle_of(0), &gs_gpus[0]);
+    set_unused(0, 500);
+    truth(0, 120);
+    real[0].meanwhile = another_takes_some;
+    REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 120 && used_on(0) == 120);
     end();
 }
 
@@ -322,6 +390,16 @@ static void beyond_the_credit(void) {
     real[0].says = CUDA_ERROR_UNKNOWN; /* a pool that cannot be asked stays as it is */
     truth(0, 10);
     REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 90 && !gs_pool_undo_growth(pool));
+    real[0].says = CUDA_SUCCESS;
+    truth(0, 95); /* marked, it is trimmed, and what that has left nobody knows: it stays charged */
+    real[0].fails_when_trimmed = true;
+    real[0].trims = 0;
+    REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 90 && real[0].trims == 1);
+    truth(0, 90); /* one that has not grown keeps what it has */
+    real[0].fails_when_trimmed = false;
+    real[0].says = CUDA_SUCCESS;
+    pool->over = true;
+    REQUIRE(gs_pool_correct(pool) == 0 && charged_of(pool) == 90 && real[0].trims == 1 && !pool->over);
     real[0].says = CUDA_SUCCESS;
     end();
 }
@@ -366,6 +444,14 @@ static void alone(void) {
     REQUIRE(gs_pool_correct_asking(pool) && real[1].trims == 0 && used_on(0) == 91);
     truth(0, 101);
     REQUIRE(!gs_pool_correct_asking(pool) && bank.asks == 1 && real[1].trims == 1 && used_on(0) == 91);
+    end();
+    pool = gs_pool_add(handle_of(0), &gs_gpus[0]); /* what is trimmed of the pool itself need not be found elsewhere */
+    set_unused(0, 90);
+    truth(0, 90);
+    REQUIRE(gs_pool_correct(pool) == 0);
+    truth(0, 150);
+    real[0].trim_leaves = 90 * GS_UNIT_BYTES;
+    REQUIRE(gs_pool_correct_asking(pool) && bank.asks == 0 && charged_of(pool) == 90);
     gs_gpus[0].own = false;
     end();
 }
@@ -477,7 +563,9 @@ int main(void) {
     current_ones();
     allocations();
     meanwhile();
+    two_at_once();
     grows_again();
+    grows_while_it_is_asked();
     beyond_the_credit();
     races();
     alone();
