@@ -39,7 +39,7 @@ class Builder:
         return self.objects / f"{source.name}.o"
 
     def _compile(self, source: Path) -> bool:
-        command = ["cc", *self.description.C_FLAGS, *self.flags, f"-I{self.description.SHIM}"]
+        command = ["cc", *self.description.C_FLAGS, "-g0", *self.flags, f"-I{self.description.SHIM}"]
         command += ["-c", str(source), "-o", str(self._object(source))]
         try:
             return subprocess.run(command, capture_output=True, cwd=self.objects, timeout=120).returncode == 0
