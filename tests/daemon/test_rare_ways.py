@@ -252,7 +252,7 @@ class Loop:
         self.reads.clear()
 
     def call_later(self, seconds: float, call: Any) -> None:
-        assert seconds == acceptor_.PAUSE
+        assert seconds == 0.5
         self.later.append(call)
 
 
@@ -302,12 +302,12 @@ def test_a_connection_that_went_away_is_none(accepting, passing) -> None:
 def test_so_many_connections_are_taken_in_one_pass_and_none_after_the_end(accepting) -> None:
     stand = accepting(*map(connection, "x" * 200))
     stand.loop.reads[0]()
-    assert len(stand.taken) == acceptor_.AT_ONCE
+    assert len(stand.taken) == 64
     accept = stand.loop.reads[0]
     stand.acceptor.close()
     stand.acceptor.close()
     accept()
-    assert len(stand.taken) == acceptor_.AT_ONCE and stand.listener.closed and stand.loop.reads == []
+    assert len(stand.taken) == 64 and stand.listener.closed and stand.loop.reads == []
     stand.acceptor._resume()
     assert stand.loop.reads == []
 
@@ -589,6 +589,22 @@ def test_an_option_is_read_by_its_kind(monkeypatch, kind, value, read) -> None:
         RequestBody({"it": {}}).option("it")
 
 
+@pytest.mark.parametrize(
+    ("kind", "last", "beyond"),
+    [
+        *[("texts", ["x"] * 64, ["x"] * 65), ("texts", ["x" * 4096], ["x" * 4097])],
+        *[("amount", "2Gi".ljust(64), "2Gi".ljust(65)), ("text", "x" * 9, "x" * 10)],
+        *[("integer", 9, 10), ("integer", 1, 0), ("seconds", 9, 9.1), ("share", 1, 1.01)],
+    ],
+)
+def test_an_option_has_the_bounds_of_its_kind(monkeypatch, kind, last, beyond) -> None:
+    monkeypatch.setattr(request_body, "OPTIONS", {"it": thing(kind=kind, least=1, most=9)})
+    monkeypatch.setattr(request_body, "JobSpec", thing(_field_defaults={"it": None}))
+    assert RequestBody({"it": last}).option("it") is not None
+    with pytest.raises(GpushareError, match=r"^it "):
+        RequestBody({"it": beyond}).option("it")
+
+
 # ---- the command ------------------------------------------------------------------------------------
 
 
@@ -596,6 +612,7 @@ def test_an_option_is_read_by_its_kind(monkeypatch, kind, value, read) -> None:
     ("raised", "status", "says"),
     [
         (ModuleNotFoundError("x", name="aiohttp"), 1, "gpushared: the Python module aiohttp is not installed for "),
+        (UsageError("it is not gpushare: it is wrong"), None, "gpushared: it is not gpushare: it is wrong\n"),
         (UsageError("it is wrong", hint="do it right"), None, "gpushared: it is wrong\n"),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from daemon_harness import GIB, GPU
 
+from gpushare import __version__
 from gpushare._layout import lib
 from gpushare.dashboard.daemon import SILENT_FOR
 from gpushare.errors import UsageError
@@ -26,6 +27,8 @@ from gpushared.jobs.historian import Historian
 from gpushared.limits import identities
 from gpushared.runtime import suspenders
 from gpushared.runtime.asks import INTERNAL, Asks
+from gpushared.shims import connection
+from gpushared.shims.connection import PendingHandshakes
 from gpushared.system import dashboard
 from gpushared.system.dashboard import Dashboard
 
@@ -313,3 +316,50 @@ def test_the_series_of_a_whole_gpu_is_nobodys() -> None:
     handler: Any = object.__new__(HistoryHandler)
     for job in (TOTAL, OUTSIDE):
         assert handler._whose(SeriesKey(GPU, job)) == Who("", "", -1)
+
+
+def test_who_says_nothing_for_ten_seconds_is_let_go() -> None:
+    timers: list[tuple[float, Any]] = []
+
+    class Timer:
+        cancelled = 0
+
+        def cancel(self) -> None:
+            self.cancelled += 1
+
+    def call_later(seconds: float, call: Any) -> Timer:
+        timers.append((seconds, call))
+        return timer
+
+    timer, pending = Timer(), PendingHandshakes()
+
+    class One:
+        uid = 7
+
+        def close(self) -> None:
+            """Called when it is late."""
+
+    one: Any = One()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection.asyncio, "get_running_loop", lambda: SimpleNamespace(call_later=call_later))
+        pending.add(one)
+        pending.start_timer(one)
+        assert timers == [(10.0, one.close)]
+        pending.end(one)
+        pending.end(one)
+        pending.start_timer(one)
+    assert timer.cancelled == 1 and len(timers) == 1, "it has said HELLO, or has gone"
+
+
+# ---- what is shown before anything is known -----------------------------------------------------------------------
+
+
+def test_a_context_is_thought_to_cost_300_mib_until_one_was_seen(daemon) -> None:
+    job = daemon.client.register({"name": "train", "command": ["x"], "request": "1Gi", "devices": ["0"]})
+    assert [gpu["context"] for gpu in job["gpus"]] == [300 * 2**20]
+
+
+def test_metrics_name_the_version_and_the_driver_once(daemon) -> None:
+    _, text = daemon.http("GET", "/metrics")
+    (line,) = [one for one in text.decode().splitlines() if one.startswith("gpushare_build_info{")]
+    assert line == f'gpushare_build_info{{driver="sim",version="{__version__}"}} 1.0'
