@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["is_stopped", "shortage"]
+__all__ = ["shortage"]
 
 GROUPS = Path("/sys/fs/cgroup")
 PROCESSES = Path("/proc")
@@ -42,12 +42,3 @@ def _room_in(group: Path) -> int | None:
         return None if most == "max" else max(0, int(most) - now)
     except (OSError, ValueError):
         return None
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether SIGSTOP or Ctrl-Z has stopped it: the driver would wait for it without end."""
-    try:
-        stat = (PROCESSES / str(pid) / "stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["T"]

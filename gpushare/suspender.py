@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare import api, checkpoint, host_memory, suspend_check
+from gpushare import api, checkpoint, host_memory, standstill, suspend_check
 from gpushare.client import Client, Events
 from gpushare.follower import LONGEST_PROBLEM, Follower
 
@@ -50,9 +50,9 @@ class Suspender(Follower[api.SuspendCommand]):
         pids = [int(pid) for pid in command["pids"]]
         if self.driver is None:
             return checkpoint.Result("unknown", self.problem)
-        if command["command"] != "report" and any(map(host_memory.is_stopped, pids)):
+        if command["command"] != "report" and any(map(standstill.stands_still, pids)):
             where = checkpoint.whereabouts(self.driver, pids) if command["command"] == "resume" else "running"
-            return checkpoint.Result(where, "it is stopped (Ctrl-Z or SIGSTOP), and the driver would wait for it")
+            return checkpoint.Result(where, f"it stands still ({standstill.HOW}), and the driver would wait for it")
         match command["command"]:
             case "suspend":
                 short = host_memory.shortage(pids[0], int(command["bytes"])) if pids else ""

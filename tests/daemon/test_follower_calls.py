@@ -174,10 +174,10 @@ def test_a_stopped_program_is_named_with_what_to_do(daemon: InProcess, job: str,
         with pytest.raises(Refused) as refused:
             daemon.client.suspend(job)
         assert refused.value.code == "not_suspended"
-        assert refused.value.message.startswith(
-            f"this job cannot be suspended: its process {stopped} is stopped (Ctrl-Z or SIGSTOP)"
-        )
-        assert refused.value.hint == f"let it run first: fg, or kill -CONT {stopped}"
+        said = f"this job cannot be suspended: its process {stopped} stands still (Ctrl-Z, SIGSTOP, a debugger or"
+        assert refused.value.message.startswith(said)
+        hint = f"let it run first: fg, kill -CONT {stopped}, `docker unpause`, or leave the debugger"
+        assert refused.value.hint == hint
         assert daemon.shell.core.jobs[job].suspension is None
         subprocess.run(["kill", "-CONT", str(one.pid), str(other.pid)], check=True)
         answer: dict[str, Any] = {}

@@ -250,7 +250,7 @@ def test_who_submits_within_a_placement(uid, owner, admin, why) -> None:
 @pytest.mark.parametrize("stopped", [True, False])
 def test_the_suspender_says_why_a_stopped_program_is_not_suspended(monkeypatch, stopped) -> None:
     """A stopped program cannot say that it is quiet: that is not waited for."""
-    monkeypatch.setattr(suspenders, "is_stopped", lambda pid: stopped and pid == 102)
+    monkeypatch.setattr(suspenders, "stands_still", lambda pid: stopped and pid == 102)
     told: list[Any] = []
     clients: Any = {
         number: thing(process=thing(pid=100 + number), page=thing(gpus=[GPU]), job="a", id=number) for number in (1, 2)

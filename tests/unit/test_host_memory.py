@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -45,18 +40,3 @@ def test_the_tightest_group_counts(groups: Path) -> None:
     assert host_memory.shortage(7, 40 * MIB) == ""
     found = host_memory.shortage(7, 41 * MIB)
     assert found == "its control group has 40 MiB of host memory left, and 41 MiB would go there"
-
-
-def test_a_stopped_process_is_told() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        assert not host_memory.is_stopped(child.pid)
-        os.kill(child.pid, signal.SIGSTOP)
-        end = time.monotonic() + 5
-        while not host_memory.is_stopped(child.pid) and time.monotonic() < end:
-            time.sleep(0.01)
-        assert host_memory.is_stopped(child.pid)
-    finally:
-        child.kill()
-        child.wait()
-    assert not host_memory.is_stopped(child.pid)

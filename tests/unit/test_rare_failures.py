@@ -322,18 +322,6 @@ def test_host_memory_of_a_process(tmp_path, monkeypatch) -> None:
     assert host_memory.shortage(7, 1 << 40) == ""
 
 
-@pytest.mark.parametrize(
-    ("stat", "stopped"),
-    [("7 (a) T 1", True), ("7 (a) S 1", False), ("7 (x) T) S 1", False), ("7 (x) S) T 1", True), ("7 (a)", False)],
-)
-def test_a_process_that_is_stopped(tmp_path, monkeypatch, stat, stopped) -> None:
-    monkeypatch.setattr(host_memory, "PROCESSES", tmp_path)
-    assert host_memory.is_stopped(7) is False
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "stat").write_text(stat)
-    assert host_memory.is_stopped(7) is stopped
-
-
 # ---- hooks -----------------------------------------------------------------------------------------------------
 
 

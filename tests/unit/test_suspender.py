@@ -57,7 +57,7 @@ def host(monkeypatch):
         made.asked.append((pid, size))
         return made.shortage
 
-    monkeypatch.setattr(suspender.host_memory, "is_stopped", lambda pid: pid in made.stopped)
+    monkeypatch.setattr(suspender.standstill, "stands_still", lambda pid: pid in made.stopped)
     monkeypatch.setattr(suspender.host_memory, "shortage", shortage)
     monkeypatch.setattr(checkpoint, "_lives", lambda pid: True)
     return made
@@ -110,7 +110,9 @@ def test_a_stopped_program_is_not_waited_for(host, command, states, where):
     driver = Driver(**states)
     found, problem = told(driver, command)
     assert found == where and driver.calls == []
-    assert problem == "it is stopped (Ctrl-Z or SIGSTOP), and the driver would wait for it"
+    assert (
+        problem == "it stands still (Ctrl-Z, SIGSTOP, a debugger or `docker pause`), and the driver would wait for it"
+    )
 
 
 def test_where_a_stopped_program_is_can_be_told_all_the_same(host):

@@ -9,12 +9,12 @@ from aiohttp import web
 from gpushare import api, api_bodies
 from gpushare.errors import NotPermitted, UsageError
 from gpushare.reasons import Code, Reason
+from gpushare.standstill import HOW, stands_still
 from gpushared.api.answers import Rejected
 from gpushared.api.calls import call
 from gpushared.api.follower_routes import LONGEST_PROBLEM, FollowerRoutes
 from gpushared.core import instructions as do
 from gpushared.core.events import ResumeWanted, SuspenderAnswered, SuspendWanted, Whereabouts
-from gpushared.system.processes import is_stopped
 
 
 class SuspendRoutes(FollowerRoutes):
@@ -51,10 +51,12 @@ class SuspendRoutes(FollowerRoutes):
         job = self.shell.core.jobs.get(self.living(request)[0].id)
         if job is None or job.suspension is not None:
             return
-        stopped = [one.pid for one in map(self.shell.core.processes.get, job.processes) if one and is_stopped(one.pid)]
+        stopped = [
+            one.pid for one in map(self.shell.core.processes.get, job.processes) if one and stands_still(one.pid)
+        ]
         if stopped:
-            why = f"its process {min(stopped)} is stopped (Ctrl-Z or SIGSTOP), and the driver would wait for it"
-            hint = f"let it run first: fg, or kill -CONT {min(stopped)}"
+            why = f"its process {min(stopped)} stands still ({HOW}), and the driver would wait for it"
+            hint = f"let it run first: fg, kill -CONT {min(stopped)}, `docker unpause`, or leave the debugger"
             reason = Reason(Code.NOT_SUSPENDED, f"this job cannot be suspended: {why}", hint=hint)
             raise Rejected(self.viewer(request).told(reason))
 

@@ -21,7 +21,10 @@ class Blocker(NamedTuple):
 
 
 WAY_OUT = {
-    "unkillable": "its processes hang in the driver: see `dmesg`; the machine may have to be restarted",
+    "unkillable": (
+        "its processes are frozen (`docker unpause`), or hang in the driver: see `dmesg`; the machine may have to be "
+        "restarted"
+    ),
     "returning": "the driver has to return it: see `dmesg` if that takes long",
     "capacity": "end a job on this GPU, or lower its request with `gpushare set`",
     "unmanaged": "`gpushare ps -o wide` names those programs: end them, or start them with `gpushare run`",

@@ -280,7 +280,7 @@ class UsedSeen(Event):
     """Process -> contexts that it has on the GPU, as its page says. That one of several is closed nobody tells the
     daemon, and the message about the last one may have been lost."""
     stopped: frozenset[int] = frozenset()
-    """The processes of NodeState.away() that Ctrl-Z or SIGSTOP has stopped."""
+    """The processes of NodeState.away() that stand still (gpushare/standstill.py)."""
     releases: Mapping[int, int] = field(default_factory=dict)
     """Process -> a number in its page that changes whenever it frees memory."""
 

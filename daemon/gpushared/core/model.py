@@ -126,7 +126,7 @@ class Process:
     since: float
     shares: dict[str, Share] = field(default_factory=dict)
     stopped: bool = False
-    """Of a job that waits to get its memory back: Ctrl-Z or SIGSTOP has stopped the process, as last seen."""
+    """Of a job that waits to get its memory back: the process stands still (gpushare/standstill.py), as last seen."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from gpushared.core.transaction import Transaction
 from gpushared.core.waiters import footprint, gpus_of, in_order, stands_still, wanted
 
 STANDS_STILL = (
-    "it stands still (Ctrl-Z or SIGSTOP): `fg` in its shell or `kill -CONT` continues it, and it goes on then"
+    "it stands still (Ctrl-Z, SIGSTOP, a debugger or `docker pause`): it goes on when it is continued, by `fg`, "
+    "`kill -CONT` or `docker unpause`"
 )
 LOOK_AGAIN = 0.1
 """Seconds for which the words count as they were read, before idle credit is taken for a job that resumes."""

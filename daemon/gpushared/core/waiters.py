@@ -6,7 +6,7 @@ use within their requests. Otherwise jobs that can only be stopped would borrow 
 gave its memory without loss would wait without end, and the next claims would have to stop those jobs. Where owners
 leave too little room for it, memory is lent as if nobody waited.
 
-A job of which Ctrl-Z or SIGSTOP has stopped a program cannot go on, maybe for days. All others come before it, and
+A job of which a program stands still (Ctrl-Z, a debugger) cannot go on, maybe for days. All others come before it, and
 nothing is kept for it but its request.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpushare.standstill import stands_still
 from gpushared.clients.clients import Client, Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.clients.ledger import Terms
@@ -11,7 +12,6 @@ from gpushared.core import instructions as do
 from gpushared.core.events import Event, Revoked, UsedSeen
 from gpushared.runtime.core_loop import CoreLoop, Effect
 from gpushared.runtime.publisher import Publisher
-from gpushared.system.processes import is_stopped
 
 
 class CreditEffects:
@@ -76,7 +76,7 @@ class CreditEffects:
         ending = frozenset(client.id for client in clients if client is not None and client.process.is_ending())
         pinned, contexts = credit.pinned(shares, gpu), credit.contexts(shares, gpu)
         away = ((process, self._clients.get(process)) for process in core.away(gpu))
-        stopped = frozenset(process for process, client in away if client and is_stopped(client.process.pid))
+        stopped = frozenset(process for process, client in away if client and stands_still(client.process.pid))
         host = self.host_available()
         return UsedSeen(gpu, used, trims, asking, ending, pinned, host, moving, contexts, stopped, releases)
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from gpushare.standstill import stands_still
 from gpushared.clients.clients import Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.core import instructions as do
@@ -27,7 +28,6 @@ from gpushared.runtime.followers import Command, Followers
 from gpushared.runtime.quiet import Quiet
 from gpushared.system.epoll import Epoll
 from gpushared.system.logs import facts, log
-from gpushared.system.processes import is_stopped
 
 QUIET_SHARE = 0.5
 """Of the time that a job has for leaving the GPU, its calls may take so much to end."""
@@ -105,7 +105,7 @@ class Suspenders(Followers):
 
     def _suspend(self, wish: do.Suspend) -> None:
         self._turn_gates(wish.processes, closed=True)
-        if any(map(is_stopped, self._pids(wish.processes))):
+        if any(map(stands_still, self._pids(wish.processes))):
             self._tell("suspend", wish)  # nobody in it can answer us; its suspender says why it cannot be suspended
         else:
             self._quiet.begin(wish.job, wish.processes, wish.within * QUIET_SHARE, partial(self._go_on, wish))
