@@ -112,9 +112,8 @@ static bool take_page(int fd) {
 
 static void say_refused(const char *said) {
     struct gs_text text = {0};
-    char reason[GS_TEXT_BYTES + 1];
+    char reason[GS_TEXT_BYTES + 1] = {0};
     memcpy(reason, said, GS_TEXT_BYTES);
-    reason[GS_TEXT_BYTES] = '\0';
     gs_text_add(&text, reason[0] != '\0' ? reason : "the gpushare daemon refuses this process");
     gs_say(GS_ERROR, GS_SAY_DAEMON, &text);
 }
@@ -255,7 +254,7 @@ static enum gs_outcome ensure_connected(uint64_t until, bool guaranteed) {
         client.connecting = false;
         client.changes++;
         client.state = !again ? state : over && client.page == NULL ? ABSENT : DISCONNECTED;
-        if (again && over && client.away_until <= now)
+        if (over && client.away_until <= now)
             client.away_until = now + AWAY_PAUSE_MS;
         if (!again)
             client.away_until = 0;

@@ -35,7 +35,7 @@ static uint64_t next_look; /* of gs_now_ms */
 
 static const void *base_of(const void *address) {
     struct gs_library library;
-    return address != NULL && gs_library_at(address, &library) ? library.base : NULL;
+    return gs_library_at(address, &library) ? library.base : NULL;
 }
 
 static const void *our_driver(void) {

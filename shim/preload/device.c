@@ -37,7 +37,7 @@ static bool ask_driver(CUdevice device, CUuuid *uuid, size_t *total) {
 
 struct gs_gpu *gs_gpu_of(CUdevice device) {
     CUuuid uuid;
-    size_t total = 0;
+    size_t total;
     if (device < 0 || device >= GS_MAX_GPUS)
         return NULL;
     struct gs_gpu *gpu = &gs_gpus[device];

@@ -21,8 +21,8 @@ static struct graph_pool {
 } pools[GS_MAX_GPUS];
 
 static uint32_t ask(const struct gs_gpu *gpu, CUgraphMem_attribute attribute, uint32_t otherwise) {
-    uint64_t bytes = 0;
-    CUresult result = CUDA_SUCCESS;
+    uint64_t bytes;
+    CUresult result;
     GS_RELAXED(result = gs_driver.cuDeviceGetGraphMemAttribute((CUdevice)gpu->index, attribute, &bytes));
     return result == CUDA_SUCCESS ? gs_units(bytes) : otherwise;
 }

@@ -166,7 +166,7 @@ static bool is_state(CUdevice device, int wanted) {
 
 static bool find_primary(CUdevice device, CUcontext *context, struct gs_place *place) {
     *context = __atomic_load_n(&primaries[device].context, __ATOMIC_RELAXED);
-    return *context != NULL && gs_context_find(*context, place);
+    return gs_context_find(*context, place);
 }
 
 /* Under the mutex: somebody holds it now. */

@@ -103,7 +103,7 @@ static void count_node(CUgraphNode node, struct need *need, int depth);
 
 static void count_graph(CUgraph graph, struct need *need, int depth) {
     CUgraphNode few[FEW_NODES], *nodes = few;
-    size_t count = 0;
+    size_t count;
     if (depth == MOST_NESTED || gs_driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return;
     size_t room = count;

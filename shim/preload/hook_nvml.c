@@ -24,7 +24,6 @@ static int hex_value(char c) {
 static bool parse_uuid(const char *text, uint8_t uuid[GS_UUID_BYTES]) {
     const char *at = strchr(text, '-');
     unsigned digits = 0;
-    memset(uuid, 0, GS_UUID_BYTES);
     for (; at != NULL && *at != '\0' && digits < 2 * GS_UUID_BYTES; at++) {
         int value = hex_value(*at);
         if (value < 0)
@@ -99,11 +98,10 @@ static bool has_our_job(unsigned int pid) {
     gs_text_add(&path, "/proc/");
     gs_text_number(&path, pid);
     gs_text_add(&path, "/environ");
-    path.bytes[path.length] = '\0';
     long fd = GS_CALL(SYS_openat, AT_FDCWD, path.bytes, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return false;
-    for (long got; !found && (got = GS_CALL(SYS_read, (int)fd, piece, sizeof piece)) > 0;) {
+    for (long got; (got = GS_CALL(SYS_read, (int)fd, piece, sizeof piece)) > 0;) {
         for (long at = 0; at < got && !found; at++) {
             int digit = hex_value(piece[at]);
             if (piece[at] == '\0') {

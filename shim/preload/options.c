@@ -166,17 +166,17 @@ static struct gs_amount amount_of(struct gs_quantity quantity) {
 /* Fill in what was left out: gpushare.quantity.Budget.of says why so. */
 static void fill_budget(struct gs_options *options, struct found request, struct found limit) {
     const struct gs_amount none = {.value = 0, .kind = GS_AMOUNT_BYTES}, max = {.kind = GS_AMOUNT_MAX};
-    if (limit.set && limit.quantity.kind == GS_KIND_NONE)
+    if (limit.quantity.kind == GS_KIND_NONE)
         limit.quantity.kind = GS_KIND_MAX;
     if (limit.set)
         options->limit = amount_of(limit.quantity);
     if (request.set)
         options->request = amount_of(request.quantity);
-    if (!request.set && limit.set) {
+    if (!limit.set) {
+        options->limit = request.quantity.kind == GS_KIND_NONE ? max : options->request;
+    } else if (!request.set) {
         bool no_wish = limit.quantity.kind == GS_KIND_MAX || limit.dialect == GS_RUNAI;
         options->request = no_wish ? none : options->limit;
-    } else if (!limit.set) {
-        options->limit = request.quantity.kind == GS_KIND_NONE ? max : options->request;
     }
 }
 
@@ -260,23 +260,20 @@ static enum gs_level parse_level(const char *text) {
     return GS_WARNING;
 }
 
-static bool join(char target[108], const char *directory, size_t length, const char *name) {
+/* Into a field that is all zero. What is too long for it is left out. */
+static void join(char target[108], const char *directory, size_t length, const char *name) {
     size_t rest = strlen(name);
-    if (length + rest + 1 > 108) {
-        target[0] = '\0';
-        return false;
-    }
+    if (length + rest + 1 > 108)
+        return;
     memcpy(target, directory, length);
     memcpy(target + length, name, rest + 1);
-    return true;
 }
 
 /* Any user can make a directory of this name in /tmp first: it is used only if it is ours and closed to others. */
 static bool is_private(const char *directory) {
-    struct stat status;
-    long result = GS_CALL(SYS_newfstatat, AT_FDCWD, directory, &status, AT_SYMLINK_NOFOLLOW);
-    return result == 0 && S_ISDIR(status.st_mode) && status.st_uid == (uid_t)GS_CALL(SYS_getuid) &&
-           (status.st_mode & 077) == 0;
+    struct stat status = {0};
+    GS_CALL(SYS_newfstatat, AT_FDCWD, directory, &status, AT_SYMLINK_NOFOLLOW);
+    return S_ISDIR(status.st_mode) && status.st_uid == (uid_t)GS_CALL(SYS_getuid) && (status.st_mode & 077) == 0;
 }
 
 static bool is_directory(const char *path) {
@@ -286,7 +283,7 @@ static bool is_directory(const char *path) {
 
 static void per_user_directory(struct gs_text *text, char **environment, bool software_driver) {
     const char *base = value_of(environment, "XDG_RUNTIME_DIR");
-    if (base != NULL && is_directory(base)) {
+    if (is_directory(base)) {
         gs_text_add(text, base);
         gs_text_add(text, "/gpushare");
     } else {
@@ -313,8 +310,9 @@ static void find_sockets(struct gs_options *options, char **environment) {
         join(options->sockets[next], user.bytes, user.length, "/shim.sock");
 }
 
+/* Of an environment that has something. */
 static void warn_of_unknown(char **environment) {
-    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+    for (char **entry = environment; *entry != NULL; entry++) {
         bool known = strncmp(*entry, "GPUSHARE_", 9) != 0;
         for (size_t i = 0; i < COUNT(known_names) && !known; i++)
             known = value_in(*entry, known_names[i]) != NULL;
@@ -335,7 +333,7 @@ static bool has_source(char **environment, const struct source *sources, size_t 
 static void read_budget(struct gs_options *options, char **environment, bool warn) {
     struct found request = find(environment, request_sources, COUNT(request_sources), warn);
     struct found limit = find(environment, limit_sources, COUNT(limit_sources), warn);
-    options->active = request.set || limit.set || options->job_id != 0 ||
+    options->active = limit.set || options->job_id != 0 ||
                       has_source(environment, request_sources, COUNT(request_sources)) ||
                       has_source(environment, limit_sources, COUNT(limit_sources));
     const char *mode = value_of(environment, "GPUSHARE_MODE");

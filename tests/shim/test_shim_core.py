@@ -201,6 +201,8 @@ def test_a_mode_that_is_none_is_said_and_the_budget_holds(options):
     found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="watch")
     assert found["active"] == 1 and "GPUSHARE_MODE" in err and "enforce, observe, off" in err
     assert options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="enforce") == options(GPUSHARE_LIMIT="4Gi")
+    found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_MODE="offline")
+    assert found["active"] == 1 and "GPUSHARE_MODE" in err
 
 
 @pytest.mark.parametrize(
@@ -305,6 +307,11 @@ def test_durations_of_a_job(options, name, key):
         (
             {"GPUSHARE_LIMIT": "max", "RUNAI_GPU_MEMORY_LIMIT": "0.5"},
             "GPUSHARE_LIMIT=max",
+            "RUNAI_GPU_MEMORY_LIMIT=0.5: overruled by another variable",
+        ),
+        (
+            {"GPUSHARE_LIMIT": "500000000", "RUNAI_GPU_MEMORY_LIMIT": "0.5"},  # the same number of something else
+            "GPUSHARE_LIMIT=500000000",
             "RUNAI_GPU_MEMORY_LIMIT=0.5: overruled by another variable",
         ),
         ({"CUDA_DEVICE_MEMORY_LIMIT_1": "3g", "CUDA_DEVICE_MEMORY_LIMIT_0": "4g"}, "CUDA_DEVICE_MEMORY_LIMIT_1=3g", ""),
@@ -426,7 +433,8 @@ def test_as_much_of_a_text_is_kept_as_fits(options, name, most):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("-2147483647", -(2**31) + 1), ("7 ", 7), ("-0", 0), ("\t5", 5), ("5\r", 5)]
+    ("text", "number"),
+    [("-2147483647", -(2**31) + 1), ("7 ", 7), ("-0", 0), ("\t5", 5), ("5\r", 5), ("9", 9), ("-190", -190)],
 )
 def test_a_priority_is_a_whole_number_with_blanks_around_it(options, text, number):
     found, err = options(GPUSHARE_LIMIT="4Gi", GPUSHARE_PRIORITY=text)
@@ -469,6 +477,14 @@ def test_where_a_users_daemon_is_looked_for_without_a_runtime_directory(options,
     (tmp_path / "other" / "gpushare").symlink_to(tmp_path / "gpushare")
     found, _ = options(GPUSHARE_LIMIT="4Gi", XDG_RUNTIME_DIR=f"{tmp_path}/other")
     assert found["sockets"] == ["/run/gpushare/shim.sock", ""], "a link may lead anywhere"
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "gpushare").touch(mode=0o600)
+    found, _ = options(GPUSHARE_LIMIT="4Gi", XDG_RUNTIME_DIR=f"{tmp_path}/plain")
+    assert found["sockets"] == ["/run/gpushare/shim.sock", ""], "a file is no directory"
+    if os.getuid() == 0:  # nobody else can give a directory away
+        os.chown(tmp_path / "gpushare", 12345, 12345)
+        found, _ = options(GPUSHARE_LIMIT="4Gi", XDG_RUNTIME_DIR=str(tmp_path))
+        assert found["sockets"] == ["/run/gpushare/shim.sock", ""], "another user's is not ours to trust"
 
 
 def test_what_is_said_of_a_wrong_variable_is_said_once_and_names_it(options):

@@ -10,6 +10,8 @@ int main(int count, char **arguments) {
         clearenv();
     const uint64_t total = (16ull << 30) + 700; /* no whole units */
     const struct gs_options *o = gs_options();
+    setenv("GPUSHARE_LIMIT", "7Gi", 1); /* it is read once */
+    gs_options();
     printf("{\"active\": %d, \"request\": [%u, %llu], \"limit\": [%u, %llu], \"job\": %llu, \"priority\": %d, "
            "\"grace\": %u, \"visible_request\": %d, \"level\": %d, \"sockets\": [\"%s\", \"%s\"], \"name\": \"%s\", "
            "\"steps\": %u, \"min_run\": %u, \"source\": \"%s\", \"devices\": \"%s\", \"software\": %d, "

@@ -1,21 +1,11 @@
 /* part_account.c: the slow path of an allocation, beside a daemon that the program plays: what it says, what is in the
  * page by then, and what the process is told. */
 #define _GNU_SOURCE /* pipe2 */
+#include <stddef.h>
 #include <time.h>
 
-static volatile unsigned long clock_ms = 1000;
-static int clock_gettime_of_test(clockid_t clock, struct timespec *now) {
-    (void)clock;
-    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
-    return 0;
-}
-#define clock_gettime clock_gettime_of_test
-#include "part.h"
-
-#include "credit.h"
-
-/* What another thread does meanwhile, once: after a look at a word, and while a mutex is waited for. */
-static void (*after_look)(void), (*while_locking)(void);
+/* What another thread does meanwhile, once: after a look at a word or the clock, and while a mutex is waited for. */
+static void (*after_look)(void), (*while_locking)(void), (*at_clock)(void);
 
 static void run_once(void (**what)(void)) {
     void (*run)(void) = *what;
@@ -23,6 +13,18 @@ static void run_once(void (**what)(void)) {
     if (run != NULL)
         run();
 }
+
+static volatile unsigned long clock_ms = 1000;
+static int clock_gettime_of_test(clockid_t clock, struct timespec *now) {
+    (void)clock;
+    run_once(&at_clock);
+    *now = (struct timespec){(time_t)(clock_ms / 1000), (long)(clock_ms % 1000) * 1000000};
+    return 0;
+}
+#define clock_gettime clock_gettime_of_test
+#include "part.h"
+
+#include "credit.h"
 
 static uint64_t look_of_test(const struct gs_line *line) {
     uint64_t word = gs_word_load(line);
@@ -522,6 +524,25 @@ static void credit_meanwhile(void) {
     SAID("");
 }
 
+static void ten_come(void) {
+    gs_grant(gpu.line, UNITS(10));
+}
+
+static void ten_go(void) {
+    REQUIRE(gs_reserve(gpu.line, UNITS(10)));
+}
+
+/* Credit comes, and another thread takes it first: then all of it is asked for. */
+static void another_is_faster(void) {
+    attached(500, 100);
+    at_clock = ten_come;
+    after_look = ten_go;
+    daemon_.grants = UNITS(10);
+    REQUIRE(gs_account_reserve(&gpu, UNITS(10)) && at_clock == NULL && after_look == NULL);
+    REQUIRE(heard.count == 1 && heard.frame.u.ask.bytes == 10 * MIB && used() == UNITS(20));
+    SAID("");
+}
+
 static bool squeezed_all, squeezed;
 static uint32_t kept_in_pools;
 static void squeeze(struct gs_gpu *of, bool all) {
@@ -533,8 +554,10 @@ static void squeeze(struct gs_gpu *of, bool all) {
 
 /* Pools give back before the daemon is asked, and their reserve before a refusal. */
 static void pools_first(void) {
-    for (int all = 0; all < 2; all++) {
+    for (int how = 0; how < 3; how++) {
+        int all = how > 0;
         attached(500, 100);
+        gpu.own = how == 2; /* without a daemon nobody is asked */
         kept_in_pools = UNITS(all ? 80 : 40);
         gs_grant(gpu.line, UNITS(80));
         REQUIRE(gs_reserve(gpu.line, UNITS(80)));
@@ -542,10 +565,22 @@ static void pools_first(void) {
         gs_account_squeeze[GS_SQUEEZE_POOLS] = squeeze;
         squeezed = squeezed_all = false;
         REQUIRE(gs_account_reserve(&gpu, UNITS(40)) && squeezed && squeezed_all == (all == 1));
-        REQUIRE(heard.count == (uint32_t)all && used() == UNITS(all ? 40 : 80));
+        REQUIRE(heard.count == (how == 1) && used() == UNITS(all ? 40 : 80));
         gs_account_squeeze[GS_SQUEEZE_POOLS] = NULL;
         SAID("");
     }
+}
+
+/* Credit that has come meanwhile is taken, and pools keep their reserve. */
+static void pools_keep_their_reserve(void) {
+    attached(500, 100);
+    daemon_.does = comes_anyway;
+    daemon_.status = GS_NOT_FREE;
+    kept_in_pools = 0;
+    gs_account_squeeze[GS_SQUEEZE_POOLS] = squeeze;
+    squeezed_all = false;
+    REQUIRE(gs_account_reserve(&gpu, UNITS(30)) && !squeezed_all);
+    gs_account_squeeze[GS_SQUEEZE_POOLS] = NULL;
 }
 
 static void knows_again(void) {
@@ -695,7 +730,9 @@ int main(void) {
     says_no();
     empty_answers();
     credit_meanwhile();
+    another_is_faster();
     pools_first();
+    pools_keep_their_reserve();
     unknown_line();
     driver_failed();
     totals();

@@ -427,6 +427,14 @@ static void passed_on(int way) {
         }
         capturing[0] = capturing[1] = false;
     }
+    begin(); /* without a place for the address it is an error, and the driver's to say */
+    REQUIRE(allocate_by(way, NULL, 1000, one.handle) == CUDA_SUCCESS && driver.allocs == 1 && calls.enters == 0);
+    begin(); /* a free that is captured frees nothing yet */
+    REQUIRE(allocate_by(way, &pointer, 1000, one.handle) == CUDA_SUCCESS);
+    gs_captures = 1;
+    capturing[way % 2] = true;
+    REQUIRE(free_by(way, 0xabc000) == CUDA_SUCCESS && driver.frees == 1 && calls.leaves == 0 && is_noted());
+    capturing[way % 2] = false;
     begin(); /* other streams are captured, this one is not */
     gs_captures = 1;
     capturing[1 - way % 2] = true;

@@ -316,6 +316,7 @@ static void bindings_end(void) {
     uint32_t number;
     REQUIRE(gs_reserve(&lines[0], 1) && gs_block_add(77, &gs_gpus[0], 1) && gs_block_find(77, &number, true));
     REQUIRE(gs_mapping_add(4096, number, 2 * GS_UNIT_BYTES) && gs_mapping_find(4096, &number));
+    gs_binding_add(number, number, 0, 1);
     bindings_lock.held = 1;
     at_fork(); /* all of it is the parent's */
     REQUIRE(!gs_mapping_find(4096, &number) && !gs_block_find(77, &number, false) && bindings_lock.held == 0);

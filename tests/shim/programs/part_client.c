@@ -685,7 +685,9 @@ static void it_reads(void) {
     mine = client.slots;
     REQUIRE(client.reading);
     clock_ms += 20;
+    wakes = 0;
     hand_out(&frame);
+    REQUIRE(wakes == 1 && woken == &mine->wakeups && woken_count == 1);
     client.reading = false;
 }
 

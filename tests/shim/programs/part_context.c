@@ -242,6 +242,8 @@ static CUresult retain(CUcontext *context, CUdevice device) {
     if (retain_says != CUDA_SUCCESS)
         return retain_says;
     *context = handle_of(device);
+    if (device > 1) /* one that only this call knows */
+        return CUDA_SUCCESS;
     primary[device].references++;
     primary[device].active = 1;
     return CUDA_SUCCESS;
@@ -256,7 +258,7 @@ static CUresult release(CUdevice device) {
 
 static CUresult reset(CUdevice device) {
     resets++;
-    if (release_says == CUDA_SUCCESS && !primary[device].says_late)
+    if (device < 2 && release_says == CUDA_SUCCESS && !primary[device].says_late)
         primary[device].active = 0;
     return release_says;
 }
@@ -280,8 +282,8 @@ static CUresult green_create(CUgreenCtx *green, CUdevResourceDesc resources, CUd
     }
     if (green_says == CUDA_SUCCESS) {
         *green = (CUgreenCtx)(uintptr_t)0x600;
-        primary[device].references++;
-        primary[device].active = 1;
+        primary[device % 2].references++;
+        primary[device % 2].active = 1;
     }
     return green_says;
 }
@@ -416,7 +418,7 @@ static void attached(void) {
     REQUIRE(cuCtxCreate_v2(&current, 3, 0) == CUDA_SUCCESS);
     CUcontext made = current;
     says = CUDA_ERROR_UNKNOWN;
-    REQUIRE(cuCtxAttach(&context, 0) == CUDA_ERROR_UNKNOWN);
+    REQUIRE(cuCtxAttach(&context, 0) == CUDA_ERROR_UNKNOWN && cuCtxAttach(&context, 0) == CUDA_ERROR_UNKNOWN);
     says = CUDA_SUCCESS;
     gs_mode = GS_INERT;
     REQUIRE(cuCtxAttach(&context, 0) == CUDA_SUCCESS);
@@ -452,6 +454,7 @@ static void retained_and_released(void) {
             for (int i = 0; i < 2; i++) /* it is one context, however often it is retained */
                 REQUIRE(cuDevicePrimaryCtxRetain(&context, 1) == CUDA_SUCCESS && context == handle_of(1));
             REQUIRE(is_known(context, 1) && holds(1, 1) && told.attaches == 1 && told.detaches == 0);
+            REQUIRE(told.others == 0);
             REQUIRE(release_by(version, 1) == CUDA_SUCCESS && is_known(context, 1) && have_ended(0));
             release_says = CUDA_ERROR_LAUNCH_FAILED; /* an error of earlier work: it has ended all the same */
             REQUIRE(release_by(version, 1) == CUDA_ERROR_LAUNCH_FAILED && !is_known(context, 1) && have_ended(1));
@@ -466,6 +469,34 @@ static void retained_and_released(void) {
         state_says = CUDA_SUCCESS;
         REQUIRE(release_by(version, 1) == CUDA_SUCCESS && have_ended(1));
     }
+}
+
+/* It is charged beside other contexts that are there, once. Each GPU has its own. */
+static void beside_others(void) {
+    CUcontext own, context;
+    start();
+    REQUIRE(cuCtxCreate_v2(&own, 3, 0) == CUDA_SUCCESS);
+    for (int i = 0; i < 2; i++)
+        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && told.others == 1 && holds(0, 2));
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 1) == CUDA_SUCCESS && told.others == 1 && holds(1, 1));
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && context == handle_of(0));
+    REQUIRE(release_by(2, 1) == CUDA_SUCCESS && !is_known(handle_of(1), 1) && is_known(handle_of(0), 0));
+    REQUIRE(holds(0, 2) && holds(1, 0));
+    gs_gpus[0].attached = 0; /* a daemon that does not know us, and refuses: nothing more is asked */
+    attaches = false;
+    look();
+    REQUIRE(cuCtxCreate_v2(&own, 3, 0) == CUDA_ERROR_OUT_OF_MEMORY && told.attaches == 1 && told.others == 0);
+    attaches = true;
+}
+
+/* A context for which the list has no room is there all the same. */
+static void more_than_can_be_noted(void) {
+    CUcontext context;
+    start();
+    for (uintptr_t i = 1; i < 10000; i++)
+        gs_context_add((CUcontext)(i * 16), &gs_gpus[1], true);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && told.attaches == 1 && told.detaches == 0);
+    REQUIRE(!is_known(context, 0) && gs_gpus[0].attached);
 }
 
 static void a_primary_context_that_does_not_open(void) {
@@ -490,6 +521,7 @@ static void a_primary_context_that_does_not_open(void) {
     REQUIRE(cuDevicePrimaryCtxRetain(NULL, 1) == CUDA_ERROR_INVALID_DEVICE && retains == 10);
     REQUIRE(told.attaches == 0 && told.detaches == 0);
     retain_says = CUDA_SUCCESS;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 5) == CUDA_SUCCESS && told.attaches == 0 && !is_known(context, 0));
     gs_mode = GS_INERT;
     REQUIRE(cuDevicePrimaryCtxRetain(&context, 1) == CUDA_SUCCESS && !is_known(context, 1));
     gs_mode = GS_ON;
@@ -510,7 +542,8 @@ static void resets_of_a_gpu(void) {
         REQUIRE(told.vmm_reset == 1 && told.pool_reset == 1 && told.gpu == &gs_gpus[1] && told.detaches == 1);
         REQUIRE(reset_by(version, 1) == CUDA_SUCCESS && have_ended(1) && told.vmm_reset == 2); /* without a context */
         REQUIRE(reset_by(version, 0) == CUDA_SUCCESS && told.vmm_reset == 2); /* nothing of ours was ever there */
-        REQUIRE(resets == 4);
+        REQUIRE(reset_by(version, 5) == CUDA_SUCCESS && told.vmm_reset == 2); /* unknown to us */
+        REQUIRE(resets == 5);
         gs_mode = GS_INERT;
         REQUIRE(reset_by(version, 1) == CUDA_SUCCESS && told.vmm_reset == 2 && release_by(version, 1) == CUDA_SUCCESS);
         gs_mode = GS_ON;
@@ -578,6 +611,7 @@ static void green(void) {
     look();
     REQUIRE(cuGreenCtxCreate(&made, NULL, 0, 1) == CUDA_SUCCESS && retains == 0 && releases == 0 && holds(0, 1));
     REQUIRE(cuGreenCtxDestroy(made) == CUDA_SUCCESS && is_known(handle_of(0), 0) && have_ended(0) && told.unknown == 1);
+    REQUIRE(!is_known(name, 0));
     REQUIRE(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS && have_ended(1));
 }
 
@@ -605,6 +639,7 @@ static void green_ones_that_do_not_open(void) {
     gs_mode = GS_ON;
     REQUIRE(told.attaches == 0 && told.detaches == 0);
     green_says = CUDA_SUCCESS;
+    REQUIRE(cuGreenCtxCreate(&made, NULL, 5, 1) == CUDA_SUCCESS && told.attaches == 0);
     from_green_says = CUDA_ERROR_UNKNOWN; /* its handle is not told: it goes past us */
     start();
     REQUIRE(cuGreenCtxCreate(&made, NULL, 0, 1) == CUDA_SUCCESS && !is_known((CUcontext)made, 0) && holds(0, 1));
@@ -648,6 +683,8 @@ int main(void) {
     a_destroy_that_fails();
     attached();
     retained_and_released();
+    beside_others();
+    more_than_can_be_noted();
     a_primary_context_that_does_not_open();
     resets_of_a_gpu();
     entered();

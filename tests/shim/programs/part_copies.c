@@ -44,6 +44,10 @@ static struct {
 } const libraries[] = {{0x100000, "/usr/lib/libcuda.so.1"}, {0x200000, "/opt/copy/libcuda.so.2"}, {0x300000, "/other"}};
 
 bool gs_library_at(const void *address, struct gs_library *library) {
+    if (address == (const void *)gs_look_for_copies) {
+        *library = (struct gs_library){"/opt/libcuda.so.0", (const void *)0x700000, NULL};
+        return true;
+    }
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
         if ((uintptr_t)address - libraries[i].base < 4096) {
             *library = (struct gs_library){libraries[i].file, (const void *)libraries[i].base, NULL};
@@ -203,10 +207,13 @@ static void *write_pieces(void *data) {
 /* The maps as the kernel writes them, in pieces of any size, with lines that are too long for a library's. */
 static void maps(void) {
     static const char driver[] = "00500000-00501000 r--p 00000000 08:01 1 /opt/libcuda.so.1\n"
+                                 "00700000-00701000 r--p 00000000 08:01 4 /opt/libcuda.so.0\n" /* the library itself */
                                  "00501000-00502000 r-xp 00001000 08:01 1 /opt/libcuda.so.1\n"
                                  "00100000-00101000 r--p 00000000 08:01 2 /usr/lib/libcuda.so.1\n";
-    for (size_t longer = 0; longer < 3; longer++) {
-        for (size_t piece = 61; piece <= 8000; piece *= 11) {
+    for (size_t longer = 0; longer < 4; longer++) {
+        for (size_t piece = 1; piece <= 8000; piece *= piece == 1 ? 61 : 11) {
+            if (piece == 1 && longer != 0)
+                continue;
             pthread_t writer;
             static char text[20000];
             size_t length = 0;
@@ -215,10 +222,11 @@ static void maps(void) {
             for (int i = 0; i < 40; i++)
                 length += (size_t)sprintf(text + length, "%08x-%08x r--p 00000000 08:01 3 /lib/other%d.so\n", i << 12,
                                           (i + 1) << 12, i);
-            if (longer != 0) { /* 1: within a buffer; 2: no line of a library */
+            if (longer != 0) { /* 1: within a buffer; 2: no line of a library; 3: up to the end of a buffer, nearly */
                 length += (size_t)sprintf(text + length, "00600000-00601000 r--p 00000000 08:01 1 /");
-                memset(text + length, 'x', longer == 1 ? 3000 : 9000);
-                length += longer == 1 ? 3000 : 9000;
+                size_t more = longer == 1 ? 3000 : longer == 2 ? 9000 : 4075 - length;
+                memset(text + length, 'x', more);
+                length += more;
                 length += (size_t)sprintf(text + length, "\n");
             }
             length += (size_t)sprintf(text + length, "%s", driver);
@@ -236,7 +244,7 @@ static void maps(void) {
     forget();
     for (uintptr_t i = 0; i < MOST + 3; i++)
         REQUIRE(add((void *)(i + 1), false) == (i < MOST));
-    REQUIRE(copy_count == MOST);
+    REQUIRE(copy_count == MOST && !is_proved((void *)(MOST + 1)));
     forget();
 }
 
@@ -250,6 +258,10 @@ static void looks(void) {
     options.active = true;
     gs_look_for_copies();
     REQUIRE(page.copies == 0 && copy_count == 0 && descriptors() == before);
+    page.copies = 7;
+    close(STDIN_FILENO); /* in a program that has none the next descriptor is 0 */
+    gs_look_for_copies();
+    REQUIRE(page.copies == 0 && open("/dev/null", O_RDONLY) == STDIN_FILENO);
     page.copies = 7;
     gs_look_now_and_then();
     REQUIRE(page.copies == 0);

@@ -1,6 +1,8 @@
 /* part_graph.c: graphs with memory over a driver and graph pools (graph_pool.c) that the program plays. */
 #include "part_bank.h"
 
+static size_t dropped_bytes;
+#define gs_pages_drop(pages, size) (dropped_bytes += (size), gs_pages_drop(pages, size))
 #include "hook_graph.c"
 #include "table.c"
 
@@ -18,10 +20,10 @@ bool gs_account_driver_failed(struct gs_gpu *gpu, uint32_t units) {
     return worth_it;
 }
 
-static bool has_second = true;
+static bool has_first = true, has_second = true;
 
 struct gs_gpu *gs_gpu_of(CUdevice device) {
-    return device == 0 || (device == 1 && has_second) ? &gs_gpus[device] : NULL;
+    return (device == 0 && has_first) || (device == 1 && has_second) ? &gs_gpus[device] : NULL;
 }
 
 /* ---- pools ---------------------------------------------------------------------------------------- */
@@ -96,7 +98,8 @@ struct node {
 static struct {
     struct node nodes[NODES];
     size_t count;
-    size_t fewer; /* when the nodes themselves are asked for */
+    size_t fewer;  /* when the nodes themselves are asked for */
+    size_t claims; /* so many more are said to be there than were asked for */
 } graphs[GRAPHS];
 
 static CUresult nodes_say, type_says, params_say, child_says;
@@ -112,10 +115,11 @@ static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
         *count = graphs[i].count;
         return nodes_say;
     }
-    REQUIRE(*count == graphs[i].count);
+    REQUIRE(*count == graphs[i].count && *count != 0);
     *count = graphs[i].count - graphs[i].fewer;
     for (size_t at = 0; at < *count; at++)
         nodes[at] = (CUgraphNode)&graphs[i].nodes[at];
+    *count += graphs[i].claims;
     return CUDA_SUCCESS;
 }
 
@@ -322,11 +326,19 @@ static void counted(void) {
     begin();
     for (int i = 0; i < NODES; i++)
         add(0, ALLOC, 2 * MIB, i % 2);
+    dropped_bytes = 0;
     needs(units(NODES), units(NODES));
-    begin();
-    for (int i = 0; i < FEW_NODES; i++)
-        add(0, ALLOC, 2 * MIB, 0);
-    needs(units(2 * FEW_NODES), 0);
+    REQUIRE(dropped_bytes == NODES * sizeof(CUgraphNode));
+    no_pages = true; /* without memory a large graph is left to measuring */
+    struct need need = {0};
+    GS_RELAXED(count_graph(graph_of(0), &need, 0));
+    REQUIRE(!need.any);
+    graphs[0].count = FEW_NODES; /* and a small one needs none */
+    graphs[0].claims = 1;        /* what was not asked for is not looked at */
+    dropped_bytes = 0;
+    GS_RELAXED(count_graph(graph_of(0), &need, 0));
+    REQUIRE(need.units[0] == units(FEW_NODES) && need.units[1] == units(FEW_NODES) && dropped_bytes == 0);
+    no_pages = false;
     begin();
     add(0, ALLOC, UINT64_MAX, 0); /* more than any number says */
     add(0, ALLOC, 1ull << 40, 1);
@@ -376,10 +388,14 @@ static void launched(void) {
             lacks[0] = lacks[1] = 5;
             says = CUDA_ERROR_UNKNOWN;
             REQUIRE(RUN(exec) == CUDA_ERROR_UNKNOWN && calls == 1 && failures == 0 && pool[0].leaves == 1);
+            REQUIRE(!pool[0].good && !pool[1].good);
             says = CUDA_SUCCESS;
             has_second = false;
             REQUIRE(RUN(exec) == CUDA_SUCCESS && calls == 1 && entered(0, 1, units(2)) && pool[1].enters == 0);
             has_second = true;
+            has_first = false;
+            REQUIRE(RUN(exec) == CUDA_SUCCESS && calls == 1 && pool[0].enters == 0 && entered(1, 1, units(4)));
+            has_first = true;
             gs_mode = GS_INERT;
             REQUIRE(RUN(exec) == CUDA_SUCCESS && calls == 1 && pool[0].enters == 0);
             gs_mode = GS_ON;
@@ -451,6 +467,7 @@ static void instantiated_and_uploaded(void) {
         add(0, ALLOC, 2 * MIB, 0);
         REQUIRE(CALLED(instantiate_by(way, &exec, UPLOAD)) == CUDA_SUCCESS && entered(0, 1, units(2)));
         REQUIRE(!pool[0].frees_first && calls == 1 && per_thread_calls == (way == 4) && exec_count == 1);
+        REQUIRE(pool[0].held == 0 && !pool[0].good); /* it has run nothing yet */
         REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && entered(0, 1, units(2)));
         refuses = 0;
         REQUIRE(CALLED(instantiate_by(way, &exec, UPLOAD)) == CUDA_ERROR_OUT_OF_MEMORY && calls == 0);
@@ -507,7 +524,8 @@ static void destroyed(void) {
         }
         REQUIRE(need_count == 300 && exec_count == 300);
         for (uint32_t i = 0; i < 300; i++)
-            REQUIRE(CALLED(launch_by(false, many[i])) == CUDA_SUCCESS && entered(0, 1, units((i + 1) * 2)));
+            REQUIRE(CALLED(launch_by(false, many[i])) == CUDA_SUCCESS && entered(0, 1, units((i + 1) * 2)) &&
+                    pool[0].held == 0);
         for (int i = 0; i < 300; i++)
             REQUIRE(cuGraphExecDestroy(many[i]) == CUDA_SUCCESS);
         REQUIRE(exec_count == 0 && need_count == 300);
@@ -517,6 +535,24 @@ static void destroyed(void) {
     graphs[0].nodes[0].bytes = 6 * MIB;
     REQUIRE(instantiate_by(1, &exec, 0) == CUDA_SUCCESS && exec_count == 1 && need_count == 300);
     REQUIRE(CALLED(launch_by(false, exec)) == CUDA_SUCCESS && entered(0, 1, units(6)));
+}
+
+/* Without memory to note it a graph is not counted either. */
+static void not_noted(void) {
+    CUgraphExec exec, many[300];
+    uint32_t noted = 0;
+    begin();
+    add(0, ALLOC, 2 * MIB, 0);
+    REQUIRE(instantiate_by(1, &exec, 0) == CUDA_SUCCESS && exec_count == 1);
+    no_pages = true;
+    for (int i = 0; i < 300; i++)
+        REQUIRE(instantiate_by(1, &many[i], 0) == CUDA_SUCCESS);
+    no_pages = false;
+    for (int i = 0; i < 300; i++) {
+        REQUIRE(CALLED(launch_by(false, many[i])) == CUDA_SUCCESS && calls == 1);
+        noted += pool[0].enters;
+    }
+    REQUIRE(noted < 200 && exec_count == noted + 1);
 }
 
 static void trimmed(void) {
@@ -564,6 +600,7 @@ int main(void) {
     frees_first();
     instantiated_and_uploaded();
     destroyed();
+    not_noted();
     trimmed();
     fork_forgets();
     return good();

@@ -282,8 +282,9 @@ static void runs_again(void) {
     REQUIRE(gs_graph_pool_enter(&first.launch) && first.launch.have == 100);
     gs_graph_pool_leave(&first.launch, true);
     gs_graph_pool_gone(gpu, 100, &first.holds);
+    truth(0, 20, 20);
     gs_graph_pool_gone(gpu, 60, &second.holds); /* that had run before the trim */
-    REQUIRE(pools[0].held == 0);
+    REQUIRE(pools[0].held == 0 && used_on(0) == 20);
     end(0);
 }
 

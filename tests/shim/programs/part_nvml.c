@@ -44,7 +44,7 @@ uint64_t gs_account_total_expected(uint64_t total) {
 
 /* ---- memory --------------------------------------------------------------------------------------- */
 
-static nvmlReturn_t says;
+static nvmlReturn_t says, nothing_says = NVML_ERROR_INVALID_ARGUMENT; /* of an answer without a place */
 static int calls;
 
 static nvmlReturn_t uuid_of(nvmlDevice_t device, char *text, unsigned int size) {
@@ -58,7 +58,7 @@ static nvmlReturn_t memory_1(nvmlDevice_t device, nvmlMemory_t *memory) {
     (void)device;
     calls++;
     if (memory == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
+        return nothing_says;
     memory->total = 80 * GIB;
     memory->free = 50 * GIB;
     memory->used = 30 * GIB;
@@ -69,7 +69,7 @@ static nvmlReturn_t memory_2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     (void)device;
     calls++;
     if (memory == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
+        return nothing_says;
     memory->total = 80 * GIB;
     memory->reserved = GIB;
     memory->free = 50 * GIB;
@@ -106,6 +106,7 @@ static void memory(void) {
     REQUIRE(gs_reserve(&line, (uint32_t)(3 * GIB / GS_UNIT_BYTES)));
     shows(OURS_UUID, 10 * GIB, GIB);
     shows("MIG-00112233-4455-6677-8899-AABBCCDDEEFF", 10 * GIB, GIB); /* in either case */
+    shows(OURS_UUID "-0123456789abcdef", 10 * GIB, GIB);              /* what follows is not read */
     shows(OTHER_UUID, 6 * GIB, 6 * GIB);                              /* not opened: as it would be there */
     shows("GPU-00112233-4455-6677-8899-aabbccddeef", 0, 0);           /* no UUID: a digit is missing */
     shows("GPU-", 0, 0);
@@ -121,6 +122,9 @@ static void memory(void) {
     gs_nvml_mode = GS_ON;
     REQUIRE(nvmlDeviceGetMemoryInfo(NULL, NULL) == NVML_ERROR_INVALID_ARGUMENT);
     REQUIRE(nvmlDeviceGetMemoryInfo_v2(NULL, NULL) == NVML_ERROR_INVALID_ARGUMENT);
+    nothing_says = NVML_SUCCESS; /* whatever the driver makes of it, nothing is written */
+    REQUIRE(nvmlDeviceGetMemoryInfo(NULL, NULL) == NVML_SUCCESS &&
+            nvmlDeviceGetMemoryInfo_v2(NULL, NULL) == NVML_SUCCESS);
 }
 
 /* A GPU that the process was not given, though others by their UUIDs, is none of its business. */
@@ -146,7 +150,7 @@ static void gpus_that_were_given(void) {
 
 #define JOB 0xfeed0000000000aaull
 
-static pid_t children[8];
+static pid_t children[16];
 static int started;
 
 /* A process with this environment. */
@@ -168,17 +172,23 @@ static unsigned int child_with(const char *const *environment) {
     return (unsigned int)pid;
 }
 
-static unsigned int ours, padded, theirs;
+static unsigned int ours, padded, theirs, first, to_the_byte;
 
 static void start_children(void) {
-    static char padding[3000];
+    static char padding[3000], shorter[995];
+    memset(shorter, 'x', sizeof shorter - 1);
+    memcpy(shorter, "PAD=", 4);
     memset(padding, 'x', sizeof padding - 1);
     memcpy(padding, "PAD=", 4);
     const char *const mine[] = {"A=1", "GPUSHARE_JOB=feed0000000000aa", "B=2", NULL};
     const char *const far[] = {padding, "GPUSHARE_JOB=FEED0000000000AA", NULL};
+    const char *const only[] = {"GPUSHARE_JOB=feed0000000000aa", NULL};
+    const char *const one_more[] = {shorter, "GPUSHARE_JOB=feed0000000000aa", NULL}; /* 1025 bytes */
     const char *const other[] = {"GPUSHARE_JOB=feed0000000000ab", NULL};
     ours = child_with(mine);
     padded = child_with(far);
+    first = child_with(only);
+    to_the_byte = child_with(one_more);
     theirs = child_with(other);
 }
 
@@ -186,17 +196,28 @@ static void whose(void) {
     options.job_id = JOB;
     int before = descriptors();
     REQUIRE(is_of_the_job((unsigned int)getpid()) && is_of_the_job(ours) && is_of_the_job(padded));
+    REQUIRE(is_of_the_job(first) && is_of_the_job(to_the_byte));
     REQUIRE(!is_of_the_job(theirs) && !is_of_the_job(1u << 30));
+    close(STDIN_FILENO); /* in a program that has none the next descriptor is 0 */
+    REQUIRE(is_of_the_job(ours) && open("/dev/null", O_RDONLY) == STDIN_FILENO);
     const char *const odd[][3] = {
         {"GPUSHARE_JOBS=feed0000000000aa", NULL},
         {"XGPUSHARE_JOB=feed0000000000aa", NULL},
         {"GPUSHARE_JOB=feed0000000000aag", NULL},
         {"GPUSHARE_JOB", NULL},
+        {"GPUSHARE_JOB=@feed0000000000aa", NULL},
         {"GPUSHARE_JO=feed0000000000aa", "B=GPUSHARE_JOB=feed0000000000aa", NULL},
     };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         REQUIRE(!is_of_the_job(child_with(odd[i])));
+    options.job_id = 0xab; /* a short one */
+    const char *const none[] = {"GPUSHARE_JOB=", NULL}, *const twice[] = {"GPUSHARE_JOB=1x", "GPUSHARE_JOB=ab", NULL};
+    unsigned int without = child_with(none);
+    REQUIRE(is_of_the_job(child_with(twice)));
+    const char *const alone[] = {"GPUSHARE_JOB=ab", NULL}, *const second[] = {"A=1", "GPUSHARE_JOB=ab", NULL};
+    REQUIRE(is_of_the_job(child_with(alone)) && is_of_the_job(child_with(second)) && !is_of_the_job(ours));
     options.job_id = 0;
+    REQUIRE(!is_of_the_job(without));
     REQUIRE(!is_of_the_job(ours) && is_of_the_job((unsigned int)getpid()));
     page.pid = theirs; /* as the daemon sees this process */
     has_page = &page;
@@ -356,11 +377,16 @@ static void lists(void) {
         REQUIRE(pids[0] == ours && numbers[0] == 2 && pids[1] == padded && numbers[1] == 4 && pids[2] == 0);
         count = 2; /* just enough */
         REQUIRE(ask(way, &count) == NVML_SUCCESS && count == 2 && pids[1] == padded);
+        there[0] = padded, there[3] = theirs; /* the first of them, too */
+        REQUIRE(ask(way, &count) == NVML_SUCCESS && count == 2 && pids[0] == padded && pids[1] == ours);
         count = 1;
         REQUIRE(ask(way, &count) == NVML_ERROR_INSUFFICIENT_SIZE && count == 2 && pids[0] == 0);
+        there[0] = theirs, there[3] = padded;
         without_a_place = true; /* how many there are, whatever the count says */
         count = 4;
         REQUIRE(ask(way, &count) == NVML_ERROR_INSUFFICIENT_SIZE && count == 2);
+        there_count = 2; /* one of ours: also for that there is no place */
+        REQUIRE(ask(way, &count) == NVML_ERROR_INSUFFICIENT_SIZE && count == 1);
         there_count = 1; /* none of ours */
         REQUIRE(ask(way, &count) == nothing && count == 0);
         without_a_place = false;

@@ -54,7 +54,9 @@ static void connecting(void) {
     REQUIRE(descriptors() == before);
 
     int listener = listening(SOCK_SEQPACKET, 0);
+    close(STDIN_FILENO); /* in a program that has none the next descriptor is 0 */
     int fd = gs_packet_connect(path), type = 0;
+    REQUIRE(open("/dev/null", O_RDONLY) == STDIN_FILENO);
     socklen_t length = sizeof type;
     REQUIRE(fd >= 512);
     REQUIRE(getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_SEQPACKET);

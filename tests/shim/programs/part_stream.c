@@ -4,7 +4,36 @@
 
 #include <pthread.h>
 
+/* After each store another thread looks. */
+static void look_beside(void);
+
+/* And before so many loads it does something. */
+static int loads_until;
+static void (*does)(void);
+
+static void count_load(void) {
+    void (*now)(void) = does;
+    if (now == NULL || loads_until-- != 0)
+        return;
+    does = NULL;
+    now();
+}
+
+#define __atomic_load_n(...)  (count_load(), __atomic_load_n(__VA_ARGS__))
+#define __atomic_store_n(...) (__atomic_store_n(__VA_ARGS__), look_beside())
 #include "stream.c"
+
+/* While this stream is known at this slot it is known with this place. */
+static struct {
+    const struct known_stream *slot;
+    CUstream stream;
+    uint32_t place;
+} beside;
+
+static void look_beside(void) {
+    if (beside.slot != NULL && beside.slot->place != 0 && beside.slot->stream == beside.stream)
+        REQUIRE(beside.slot->place == beside.place);
+}
 
 #define STREAMS 12
 
@@ -108,6 +137,42 @@ static void own_streams(void) {
     REQUIRE(found.stream == CU_STREAM_PER_THREAD && found.context == 14 && found.thread == (uint32_t)gettid());
 }
 
+/* Who begins a capture of a stream that is captured already fails, and takes nothing from the first one. */
+static void once_more(void) {
+    gs_capture_add(stream_of(1));
+    gs_capture_add(stream_of(1));
+    REQUIRE(gs_captures == 2 && gs_capture_take(stream_of(1)).stream == stream_of(1));
+    REQUIRE(gs_captures == 1 && gs_capture_take(stream_of(1)).stream == stream_of(1) && gs_captures == 0);
+}
+
+static void another_is_known(void) {
+    know(slot_of(stream_of(3)), stream_of(3), 2);
+}
+
+/* Two streams share a place in the cache: who looks while one follows the other finds neither's GPU for the other. */
+static void one_after_the_other(void) {
+    know(&streams[0], stream_of(1), 1);
+    beside.slot = &streams[0];
+    beside.stream = stream_of(2);
+    beside.place = 2;
+    know(&streams[0], stream_of(2), 2);
+    REQUIRE(streams[0].place == 2);
+    beside.slot = NULL;
+    struct known_stream *slot = slot_of(stream_of(3));
+    context_of_stream[3] = 1; /* on GPU 1 */
+    know(slot, stream_of(5), 1);
+    REQUIRE(gs_stream_gpu(stream_of(3)) == &gs_gpus[1]); /* what is there is another's */
+    *slot = (struct known_stream){.stream = stream_of(3), .place = 0};
+    REQUIRE(gs_stream_gpu(stream_of(3)) == &gs_gpus[1]); /* what is there is not whole yet */
+    know(slot, stream_of(5), 1);
+    loads_until = 1;
+    does = another_is_known;
+    REQUIRE(gs_stream_gpu(stream_of(3)) == &gs_gpus[1] && does == NULL);
+    gs_stream_gone(stream_of(3));
+    REQUIRE(slot->stream == NULL && slot->place == 0);
+    know(&streams[0], NULL, 0);
+}
+
 /* A context that ends takes its captures along, and no others. */
 static void contexts_end(void) {
     for (int i = 1; i <= 4; i++) {
@@ -139,6 +204,8 @@ static void too_many(void) {
     at_fork();
     REQUIRE(gs_captures == 0 && gs_captures_lost == 0 && captures_lock.held == 0 && streams_lock.held == 0);
     REQUIRE(gs_capture_take(stream_of(1)).stream == NULL);
+    gs_capture_add(stream_of(1)); /* the child has room for its own */
+    REQUIRE(gs_captures == 1 && gs_capture_take(stream_of(1)).stream == stream_of(1));
 }
 
 /* A stream's GPU is asked for once, until something may have changed it. */
@@ -186,8 +253,9 @@ static void gpus_of_streams(void) {
         struct gs_gpu *gpu = gs_stream_gpu(stream_of(i));
         REQUIRE(round < 100 || model[i] == 0 || gpu == (model[i] < 5 ? &gs_gpus[model[i] % 2] : NULL));
     }
+    know(&streams[0], stream_of(1), 1);
     at_fork();
-    REQUIRE(streams[0].stream == NULL);
+    REQUIRE(streams[0].stream == NULL && streams[0].place == 0);
 }
 
 int main(void) {
@@ -196,6 +264,8 @@ int main(void) {
     gs_driver.cuCtxGetCurrent = current_context;
     a_capture();
     own_streams();
+    once_more();
+    one_after_the_other();
     contexts_end();
     too_many();
     gpus_of_streams();
