@@ -20,6 +20,7 @@ OF_COMMANDS = (
     "tests/engines/test_queue_commands.py",
     "tests/kubernetes/test_doctor_cluster.py",
     "tests/kubernetes/test_kubectl_plugin.py",
+    "tests/reports/test_play_report.py",
     "tests/reports/test_report_command.py",
 )
 """Tests of commands that lie beside the tests of what the commands show."""

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpushare.cli.cluster import command
+from gpushare.cluster import recording
 from gpushare.report import plays
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "cluster"
@@ -66,6 +67,16 @@ def test_each_step_has_what_the_queues_hold_and_what_was_decided(tmp_path: Path)
     assert {kind for kind, _ in decided(play, 4)} == {"wait"}, "nothing happens to those that run"
     assert decided(play, 5)[-1] == ("start", "a-5")
     assert (play["left_out"], play["failures"]) == (0, [])
+
+
+def test_a_run_that_is_thinned_out_still_ends_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (whole,) = written(tmp_path, "day.yaml")["plays"]
+    monkeypatch.setattr(recording, "MOST", 2)
+    (thin,) = written(tmp_path, "day.yaml")["plays"]
+    assert len(thin["moments"]) < len(whole["moments"]) / 4
+    assert thin["moments"][-1] == whole["moments"][-1]
+    for play in (whole, thin):
+        assert {at(one["held"], play["moments"][-1]) for one in play["queues"]} == {0}, "all have ended"
 
 
 def test_a_queue_below_another_says_so(tmp_path: Path) -> None:

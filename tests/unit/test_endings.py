@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import exit_message, killed, launch
+from gpushare.cluster.engines.local.spool import Folder
+from gpushare.cluster.engines.local.task_state import Task, may_start_again
 from gpushare.exit_message import Ending, write_report
 
 
@@ -80,6 +82,14 @@ def test_all_that_is_known_of_a_reclaim_is_said(reason, grace):
     assert told.pop("returned").split() == ["0", "B"]
     assert told.pop("used") == "2.0 GiB, guaranteed 1.0 GiB, borrowed 1.0 GiB"
     assert told == ({"reason": reason} if reason else {})
+
+
+@pytest.mark.parametrize("why", ["reclaim", "suspend_stuck", "of a later version", None])
+def test_the_service_starts_again_what_was_stopped_for_others(tmp_path, why):
+    task = Task(Folder(tmp_path), {"requeue": True})
+    assert may_start_again(task, {"kind": "killed", "why": why})
+    assert not may_start_again(task, {"kind": "killed", "why": "breach"}), "it would use too much again"
+    assert not may_start_again(Task(Folder(tmp_path), {"requeue": False}), {"kind": "killed", "why": why})
 
 
 @pytest.mark.parametrize(
