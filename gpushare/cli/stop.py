@@ -16,6 +16,7 @@ from gpushare.quantity import format_duration
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL for a job without its own grace."""
 INSIST = 5.0
+IN_HOST_MEMORY = " is suspended: its program can save nothing from its GPU before it runs again (`gpushare resume {}`)"
 
 
 @click.command(short_help="Stop jobs: SIGTERM, then SIGKILL if they do not end.")
@@ -47,6 +48,8 @@ def command(*, jobs: tuple[str, ...], now: bool, grace: str | None) -> None:
             _output.echo(f"job {job['name']} ({job['id']}) has left the queue")
         else:
             waiting.append(job)
+            if stopped["job"]["state"] == "suspended" and not now:
+                _output.echo(f"job {job['name']}{IN_HOST_MEMORY.format(job['id'])}", err=True)
             if stopped["spared"]:
                 _output.echo(f"job {job['name']}{stop.left_alone(stopped)}", err=True)
     for job in waiting:

@@ -71,6 +71,16 @@ def test_a_process_of_another_user_is_left_alone_and_that_is_said(gpushare, jobs
     assert stop.ask_to_stop(Client(jobs.socket), "train").endswith("; 2 processes left alone: another user's by now")
 
 
+@pytest.mark.parametrize(("words", "told"), [(["train"], True), (["train", "--now"], False), (["serve"], False)])
+def test_what_a_suspended_job_cannot_save_is_said(gpushare, jobs, waits, words, told):
+    """Its program hears SIGTERM, and waits at its first call to the GPU."""
+    jobs.jobs["0000000000000000"]["state"] = "suspended"
+    code, _, err = gpushare("stop", *words)
+    said = "job train is suspended: its program can save nothing from its GPU before it runs again"
+    said += " (`gpushare resume 0000000000000000`)\n"
+    assert (code, err) == (0, said if told else "")
+
+
 def test_now_needs_no_word_about_sigkill(gpushare, jobs, waits):
     waits[1][1] = False
     assert gpushare("stop", "--now", "train") == (0, "stopped job train (0000000000000000)\n", "")
