@@ -534,7 +534,7 @@ def run(story: Any) -> None:
 
 
 def test_a_sample_tells_of_steady_processes_and_of_failed_calls(monkeypatch) -> None:
-    monkeypatch.setattr(driver_questions, "is_stopped", lambda pid: pid == 103)
+    monkeypatch.setattr(driver_questions, "stands_still", lambda pid: pid == 103)
 
     async def story() -> None:
         asking: Asking
@@ -547,7 +547,7 @@ def test_a_sample_tells_of_steady_processes_and_of_failed_calls(monkeypatch) -> 
         unmet, sample = await asking.sampled()
         assert (unmet.process, unmet.gpu, unmet.count) == (1, GPU, 2)
         assert (sample.gpu, sample.used, sample.by_pid) == (GPU, 500, {101: 60, 102: 70, 103: 79})
-        assert sample.steady == {1: 50}, "3 is stopped, and the driver shows less than it is charged"
+        assert sample.steady == {1: 50}, "3 stands still, and the driver shows less than it is charged"
         assert sample.contexts == {1: 1, 2: 1, 3: 1}, "as it was when NVML was asked"
         assert asking.peaks == {"a": 10 + 50 + 6 + 60, "b": 1002}, "not what is only guessed"
         asking.stamps[2] = (60, 2)

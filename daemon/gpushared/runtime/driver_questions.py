@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+from gpushare.standstill import stands_still
 from gpushared.clients.clients import Clients
 from gpushared.clients.credit import CreditPages
 from gpushared.core import instructions as do
@@ -19,7 +20,6 @@ from gpushared.gpus.inventory import GpuInfo, Inventory, Sample
 from gpushared.jobs.registry import JobRegistry
 from gpushared.runtime.core_loop import CoreLoop
 from gpushared.system.logs import facts, log
-from gpushared.system.processes import is_stopped
 
 COUNTS_FOR = 10.0
 """The most seconds before a sample for which it tells which jobs had the GPU compute."""
@@ -150,13 +150,13 @@ class DriverQuestions:
         return MemorySampled(gpu, sample.used, sample.by_pid, steady, unhooked, sample.busy, begun, contexts, releases)
 
     def _stopped_halfway(self, gpu: str, steady: Mapping[int, int], by_pid: Mapping[int, int]) -> set[int]:
-        """Processes that were stopped (SIGSTOP), maybe inside a call. The driver may show less than they are charged
+        """Processes that stand still, maybe inside a call. The driver may show less than they are charged
         for, and will show more when they go on. So this sample says nothing of what their contexts cost."""
         core = self._core_loop.core
         pids = {process: core.processes[process].pid for process in steady}
         charges = {process: used + core.gpus[gpu].shares[process].overhead for process, used in steady.items()}
         less = [process for process, pid in pids.items() if by_pid.get(pid, 0) < charges[process]]
-        return {process for process in less if is_stopped(pids[process])}
+        return {process for process in less if stands_still(pids[process])}
 
     def tell_unmet(self, process: int) -> None:
         """Tell the core how many calls of this process failed within the request because no daemon answered."""
