@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,6 +49,14 @@ def make_daemon(directory: Path) -> Iterator[Callable[..., InProcess]]:
 @pytest.fixture
 def daemon(make_daemon: Callable[..., InProcess]) -> InProcess:
     return make_daemon()
+
+
+@pytest.fixture
+def quiet_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No callback of a loop raises: asyncio would log that, and the test would go on."""
+    yield
+    raised = [one for one in caplog.get_records("call") if one.name == "asyncio" and one.levelno >= logging.ERROR]
+    assert [one.getMessage() for one in raised] == []
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from gpushared.shims.inbox import Inbox
 from gpushared.shims.outbox import Outbox
 from gpushared.system.descriptors import CarefulSocket, DescriptorCloser
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 ADA, BOB = 70001, 70002
 JOB = {"name": "train", "command": ["x"], "request": "1Gi", "limit": "8Gi", "on_reclaim": "hook,suspend,term"}
 

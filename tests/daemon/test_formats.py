@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import struct
@@ -12,6 +13,7 @@ import pytest
 from gpushare._layout import lib
 from gpushare.quantity import MAX, Kind, Quantity
 from gpushare.reclaim_steps import JOB_STEPS, STEP_BITS
+from gpushared.clients import ledger as ledger_
 from gpushared.clients.ledger import Header, Ledger, Terms
 from gpushared.history.file import File
 from gpushared.history.levels import Amounts, SeriesKey, Who
@@ -68,6 +70,24 @@ def test_more_pages_than_there_were_records_for(tmp_path: Path) -> None:
     assert [again.found[header.page_id].header for header in headers] == headers
     again.close()
     assert (tmp_path / "ledger").stat().st_size == 3 * GROWTH * RECORD, "by as many as it began with"
+
+
+def test_a_disk_without_room_for_more_records_is_told_and_those_there_are_stay(tmp_path: Path, monkeypatch) -> None:
+    """Not by a signal at the first store."""
+
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ledger = Ledger(tmp_path / "ledger")
+    headers = [Header(page, page, page, 1, 1, 0, 0, "x") for page in range(1, GROWTH + 2)]
+    made = [ledger.open(header) for header in headers[:-1]]
+    monkeypatch.setattr(ledger_.os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        ledger.open(headers[-1])
+    monkeypatch.undo()
+    made[3].strike_out()
+    assert ledger.open(headers[-1]).number == made[3].number
+    ledger.close()
 
 
 def test_notes_of_jobs(tmp_path: Path, caplog) -> None:

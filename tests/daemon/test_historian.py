@@ -403,6 +403,7 @@ def test_a_link_beside_our_directory_is_not_followed(tmp_path):
     Files(tmp_path / "history" / "here").open()
     Files(tmp_path / "state" / "here").open()
     assert (elsewhere / "1.jobs").exists() and (beside / "1.jobs").exists()
+    assert (tmp_path / "history" / "here").is_dir(), "its own directory stays, though it is empty"
 
 
 def test_a_history_begins_in_directories_that_nobody_else_reads(tmp_path):

@@ -34,6 +34,8 @@ from gpushared.system import dashboard, processes
 from gpushared.system.dashboard import Dashboard
 from gpushared.system.processes import Process
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 ADA, BOB = 70001, 70002
 ME = os.geteuid()
 

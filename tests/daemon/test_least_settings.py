@@ -1,4 +1,5 @@
-"""The least values of settings that have one: taken to the last bit, and nothing below."""
+"""The least values of settings that have one: taken to the last bit, and nothing below; and where a file is no file of
+settings at all."""
 
 from __future__ import annotations
 
@@ -49,3 +50,13 @@ def test_a_setting_has_a_least_value(place) -> None:
 def test_suspended_memory_is_half_of_the_machines_unless_the_file_says_more(monkeypatch) -> None:
     monkeypatch.setattr(setting_values, "host_memory", lambda: 1001)
     assert config.Config().suspend_memory == 500
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("a = = 2\n", 1), ("\n\n[x\n\n", 3), ("[memory]\nchunk = [\n", 3), ('x = """\n\n\n', 4), ("[x]\ny = 1\nz", 3)],
+)
+def test_what_is_no_toml_is_told_with_its_line(text, line) -> None:
+    """Where something is not closed, that is the end of the file."""
+    with pytest.raises(GpushareError, match=rf"^gpushared\.toml:{line} is not TOML: "):
+        config.parse(text, FILE)

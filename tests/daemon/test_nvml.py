@@ -279,6 +279,17 @@ def test_the_physical_gpu_is_examined(driver: Driver, monkeypatch: Any, caplog: 
     assert one.examine("MIG-1") is None and len(caplog.records) == 1
 
 
+def test_a_gpu_that_failed_an_examination_is_looked_up_again(driver: Driver, monkeypatch: Any) -> None:
+    driver.gpus = [Gpu("GPU-a")]
+    one = Nvml("nvidia")
+    one.sample("GPU-a")
+    driver.gpus[0].answers["memory"] = error(LOST)
+    one.examine("GPU-a")
+    before = len(driver.looked_up)
+    one.sample("GPU-a")
+    assert len(driver.looked_up) == before + 1, "its handle may be of no use"
+
+
 # ---- open and close ------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,20 @@ def test_all_physical_gpus_are_listened_to_and_errors_name_all_their_instances(r
     assert len(reports.sets) == 1 and reports.freed == []
 
 
+def test_who_waits_for_reports_stands_aside_while_nvml_is_opened_again(reports: Driver, monkeypatch: Any) -> None:
+    """It looks each millisecond whether that is over."""
+    faults, slept = Faults(lambda: WHOLE), []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            faults._pause_wanted.clear()
+
+    monkeypatch.setattr(nvml_health, "time", SimpleNamespace(sleep=sleep))
+    faults._pause_wanted.set()
+    assert faults.wait(0.25) is None and slept == [0.001] * 3 and reports.waits == [250]
+
+
 def test_a_gpu_that_comes_is_listened_to_and_one_that_cannot_report_is_left_out(reports: Driver, sleeps: Any) -> None:
     whole = {"GPU-a": "GPU-a", "GPU-c": "GPU-c"}
     reports.without.add("GPU-c")

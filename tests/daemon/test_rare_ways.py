@@ -45,6 +45,8 @@ from gpushared.system import acceptor as acceptor_
 from gpushared.system.acceptor import Acceptor
 from gpushared.system.address import address_setting, is_local, split_address
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 MIB = 2**20
 JOB = {"name": "train", "command": ["x"], "request": "4Gi", "limit": "8Gi"}
 
@@ -506,7 +508,7 @@ def test_a_question_on_which_the_history_fails_has_no_answer_and_the_next_one_ha
         usage = UsageHistory(tmp_path)
         usage.start()
         usage.look({}, lambda key: None, time.time())
-        assert await usage.ask(lambda file: 1 // 0) is None
+        assert await asyncio.wait_for(usage.ask(lambda file: 1 // 0), 5) is None, "nobody waits until it is too late"
         assert caplog.text.count("a question about the usage history failed") == 1
         assert await usage.ask(lambda file: 7) in (7, None)
         usage.close()

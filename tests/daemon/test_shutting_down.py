@@ -18,6 +18,8 @@ from gpushared.daemon import Daemon
 from gpushared.system.descriptors import CarefulSocket
 from gpushared.system.epoll import Epoll
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 
 def thing(**fields: Any) -> Any:
     return SimpleNamespace(**fields)

@@ -35,6 +35,8 @@ from gpushared.runtime.hook_runners import HookRunners
 from gpushared.runtime.suspenders import Suspenders
 from gpushared.system.systemd import Notifier
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 # Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
 COUNTS_FOR = 10.0
 TICKETS = 64
@@ -533,6 +535,22 @@ def run(story: Any) -> None:
     asyncio.run(asyncio.wait_for(story(), 10))
 
 
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("0::/user.slice/job:7\n", ["/user.slice/job:7"]),
+        ("12:cpu,cpuacct:/a\n1:name=systemd:/b\n", ["/a", "/b"]),
+        ("no line\n0:\n", []),
+        (None, []),
+    ],
+)
+def test_the_cgroups_of_a_process(tmp_path, monkeypatch, text, paths) -> None:
+    if text is not None:
+        (tmp_path / "cgroup").write_text(text)
+    monkeypatch.setattr(placed, "Path", lambda path: tmp_path / str(path).rpartition("/")[2])
+    assert placed.cgroups_of(5) == paths
+
+
 def test_a_sample_tells_of_steady_processes_and_of_failed_calls(monkeypatch) -> None:
     monkeypatch.setattr(driver_questions, "stands_still", lambda pid: pid == 103)
 
@@ -634,7 +652,7 @@ def test_gpu_time_is_of_the_jobs_that_compute() -> None:
         note(GPU, {}, {101: 0.5, 102: 0.75, 103: 0.25, 999: 1.0}, 100.0)
         assert asking.computed == [("a", GPU, 1.0, 0.0), ("b", GPU, 0.25, 0.0)], "no time before the first sample"
         asking.computed.clear()
-        unhooked: Any = {201: thing(job="b"), 202: thing(job="o")}
+        unhooked: Any = {201: thing(job="b"), 202: thing(job="o"), 203: thing(job="o")}
         note(GPU, unhooked, {101: 0.25, 201: 0.5, 202: 0.125}, 103.0)
         assert asking.computed == [("a", GPU, 0.25, 3.0), ("b", GPU, 0.5, 3.0), ("o", GPU, 0.125, 3.0)]
         asking.computed.clear()
@@ -769,6 +787,18 @@ def test_a_suspender_is_told_what_to_do_with_which_processes() -> None:
     assert stage.gates == [(1, False), (2, False)], "of what is not"
 
 
+def test_a_core_that_is_new_has_each_follower_asked_where_it_stands() -> None:
+    """The core that failed may have told it something that it has not heard."""
+    stage = Followed()
+    suspenders = stage.suspenders()
+    suspenders.ask_again("a")
+    one = suspenders.come("a", process(500))
+    (first,) = heard_by(one)
+    suspenders.ask_again("a")
+    suspenders.ask_again("b")
+    assert heard_by(one) == [first] and first["command"] == "report"
+
+
 def test_the_memory_of_programs_that_are_not_quiet_stays() -> None:
     async def ask(quiet: TrimSeen, pages: set[int], then: Any = None) -> tuple[Followed, list[Any]]:
         stage = Followed()
@@ -858,7 +888,7 @@ def test_followers_come_are_replaced_and_go() -> None:
     assert asyncio.run(rest()).items[0]["command"] == "report"
 
 
-def test_a_runner_of_hooks() -> None:
+def test_a_runner_of_hooks(caplog) -> None:
     stage = Followed()
     runners = stage.runners()
     answer = HookAnswered("a", 0, "", 3.0, wakes=True)
@@ -873,7 +903,10 @@ def test_a_runner_of_hooks() -> None:
     assert runners.answered(500, late) and stage.fed == [answer, late]
     known = runners.known("a")
     assert (known.number, known.problem, known.seconds, known.wakes) == (THERE, "", 0.0, False)
+    caplog.set_level("INFO")
     runners.effects()[do.CallHook](do.CallHook("a", 5, "relief", GPU, 4096, 1.25))
+    (said,) = [one.facts for one in caplog.records if one.getMessage() == "hook"]
+    assert said == {"job": "a", "hook": "relief", "bytes": 4096, "seconds": 1.2}
     assert heard_by(one) == [{"command": "relief", "number": 5, "gpu": GPU, "bytes": 4096, "within": 1.25}]
     assert stage.notes == 1
     runners.gone(one)

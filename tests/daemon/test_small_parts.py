@@ -22,6 +22,8 @@ from gpushared.limits.user_limits import UserLimits
 from gpushared.runtime.followers import Followers
 from gpushared.shims import connection as shims
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 # Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
 AROUND_A_NOTICE = 1024
 KEPT = 64

@@ -41,6 +41,8 @@ from gpushared.system import descriptors
 from gpushared.system.descriptors import DescriptorCloser
 from gpushared.system.processes import Process
 
+pytestmark = pytest.mark.usefixtures("quiet_loop")
+
 
 def thing(**fields: Any) -> Any:
     return SimpleNamespace(**fields)

@@ -250,6 +250,18 @@ def test_a_range_begins_with_what_held_before_it(path):
     file.close()
 
 
+def test_a_step_that_is_not_over_is_in_the_ranges_that_it_lies_in(path):
+    file = File(path, START)
+    for number in range(601):
+        second(file, number, {A: amounts(1)} if number == 0 else {A: amounts(5)} if number == 600 else {})
+    second(file, 605, {})
+    assert [at for at, _ in read(file, 600, 601, level=1)[A]] == [600]
+    assert [at for at, _ in read(file, 590, 600, level=1)[A]] == [590], "it begins when the range has ended"
+    assert [at for at, _ in read(file, 1200, 1210, level=1)[A]] == [1200], "a frame of steps later it holds"
+    assert read(file, 1200.001, 1210, level=1) == {}
+    file.close()
+
+
 def test_a_young_job_is_in_a_long_range(path):
     file = File(path, START)
     second(file, 0, {A: amounts(1)})

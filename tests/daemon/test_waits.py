@@ -149,6 +149,14 @@ def test_a_disk_that_fails_is_tried_each_10_seconds(tmp_path, clock, recorder) -
     assert recorder.done[-2:] == [("commit", 1059.0), ("close", 1059.0)]
 
 
+def test_of_a_series_that_has_ended_nothing_is_kept_in_memory(tmp_path, clock, recorder) -> None:
+    writer = _Writer(tmp_path / "usage.db")
+    write(writer, clock, 1000.0)
+    assert list(writer._known) == list(writer._who) == [KEY]
+    writer.write(Change(1001_000, {KEY: None}, {}))
+    assert not writer._known and not writer._who
+
+
 def looks(tmp_path: Any, *moments: float) -> list[tuple[float, list[int | None]]]:
     """What is put for the file at each look."""
     one = UsageHistory(tmp_path)

@@ -219,8 +219,6 @@ class File:
             for id, found in self._keys().items()
             if job in (None, found[0].job) and gpu in (None, found[0].gpu)
         }
-        if not keys:
-            return [], False
         which = f" and series in ({', '.join(map(str, keys))})" if (job, gpu) != (None, None) else ""
         rows = self._db.execute(
             "select time, series, usage, most, request, bound, loan, computing from point where level = ? and time >= ?"
@@ -234,15 +232,19 @@ class File:
                 continue
             amounts = None if usage is None else Amounts(usage, request, bound, loan, computing)
             one = Point(keys[id][0], time, amounts, most or 0)
-            own = points.setdefault(id, [])
-            if own and own[-1].time <= since and time <= since:
-                own.clear()
-            own.append(one)
+            _put(points.setdefault(id, []), one, since)
         for one in self._steps[level - 1].so_far(self._written) if level else ():
             id = self._ids[one.series]
             if id in keys and since - FRAME * step <= one.time < until:
-                points.setdefault(id, []).append(one)
+                _put(points.setdefault(id, []), one, since)
         return list(_within(points, keys, since)), cut
+
+
+def _put(own: list[Point], one: Point, since: int) -> None:
+    """The next point of a series. Of those at the beginning of the range or before it only the last holds there."""
+    if one.time <= since:
+        own.clear()
+    own.append(one)
 
 
 def _within(

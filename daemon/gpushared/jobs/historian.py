@@ -209,7 +209,7 @@ class Files:
         others = []
         if self._directory.parent.name.startswith("history"):
             found = self._directory.parent.iterdir()
-            others = [one for one in found if one != self._directory and one.is_dir() and not one.is_symlink()]
+            others = [one for one in found if one != self._directory and not one.is_symlink()]
         prune(self._directory, *others)
         for other in others:
             with contextlib.suppress(OSError):
