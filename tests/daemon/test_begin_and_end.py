@@ -14,6 +14,7 @@ from typing import Any
 from daemon_harness import GIB, GPU, GPU2, InProcess, until
 from fixed_gpus import FixedGpus
 
+from gpushared import cli
 from gpushared import config as configuration
 from gpushared.core.health_issues import reset_required
 from gpushared.gpus.inventory import Fault, GpuInfo, Sample
@@ -102,3 +103,18 @@ def test_a_dashboard_that_was_stopped_has_ended(directory: Path, monkeypatch) ->
         assert page.url is None and len(started) == 1
 
     asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_the_collector_is_off_while_modules_are_imported_and_on_while_the_daemon_serves(make_daemon) -> None:
+    """And it never visits what was there before the first program."""
+    gc.unfreeze()
+    try:
+        with cli._only_what_is_needed():
+            assert not gc.isenabled()
+        daemon = make_daemon()
+        until(gc.isenabled)
+        assert gc.get_freeze_count() > 10_000
+        daemon.stop()
+    finally:
+        gc.enable()
+        gc.unfreeze()

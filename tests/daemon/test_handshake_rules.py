@@ -217,6 +217,13 @@ def test_a_page_of_another_process_or_user_is_not_taken(daemon: InProcess, progr
     assert one.call("attach", GPU)["status"] == lib.GS_OK
 
 
+def test_a_page_that_nobody_knows_and_nobody_shows_is_none(daemon: InProcess) -> None:
+    with daemon.connect() as shim:
+        welcome = shim.hello(request=GIB, limit=2 * GIB, present=True, descriptor=False, page=12345)
+        assert welcome.status == lib.GS_OK and welcome.page_id not in (0, 12345)
+        assert shim.attach(GPU).status == lib.GS_OK
+
+
 def test_most_of_a_limit_is_believed_on_each_gpu(daemon: InProcess) -> None:
     handshake, gpus = daemon.daemon.shims.handshake, daemon.shell.core.gpus
     half = thing(spec=thing(limit=Quantity.parse("0.5")))

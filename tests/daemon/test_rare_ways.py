@@ -18,7 +18,7 @@ import pytest
 from daemon_harness import GIB, GPU, GPU2, InProcess, until
 from fixed_gpus import FixedGpus
 
-from gpushare._layout import lib
+from gpushare._layout import ffi, lib
 from gpushare.errors import GpushareError, UsageError
 from gpushare.quantity import Quantity
 from gpushared import cli
@@ -199,19 +199,27 @@ def test_an_ask_that_cannot_be_answered_is_logged_and_over(caplog) -> None:
 
 
 def test_more_answers_than_one_call_sends_go_in_several(monkeypatch) -> None:
-    sent: list[int] = []
-    fake = thing(gs_send_frames=lambda sockets, count, frames, results: sent.append(count) or 0)
-    monkeypatch.setattr(outbox_, "lib", fake)
+    """Each once, in their order, whole, and without the text of one before it."""
+    sent: list[list[tuple[int, bytes]]] = []
+
+    def send(sockets: Any, count: int, frames: Any, results: Any) -> int:
+        each = [outbox._batch.each[number] for number in range(count)]
+        sent.append([(one.seq, ffi.string(one.u.answer.text)) for one in each])
+        return 0
+
+    monkeypatch.setattr(outbox_, "lib", thing(gs_send_frames=send))
     outbox = outbox_.Outbox(thing(in_round=True), thing(spend=lambda uid, seconds: None))
     answered: list[int] = []
     connection = thing(unsent=[], fd=5, uid=1, answered=lambda: answered.append(1))
-    for seq in range(outbox_.AT_ONCE + 3):
-        outbox.reply(connection, seq, 0)
-    assert sent == [outbox_.AT_ONCE] and len(answered) == outbox_.AT_ONCE
+    for seq in range(35):
+        outbox.reply(connection, seq, 0, text=f"answer {seq}" if seq < 32 else "")
+    first = [(seq, f"answer {seq}".encode()) for seq in range(32)]
+    assert sent == [first] and len(answered) == 32
     assert not outbox.send_if_due(0.0) and outbox.send_if_due(time.perf_counter() + 1)
-    assert sent == [outbox_.AT_ONCE, 3] and not outbox.send_if_due(time.perf_counter() + 9)
+    assert sent == [first, [(seq, b"") for seq in range(32, 35)]]
+    assert not outbox.send_if_due(time.perf_counter() + 9)
     outbox.send()
-    assert sent == [outbox_.AT_ONCE, 3]
+    assert len(sent) == 2 and len(answered) == 35
 
 
 # ---- sockets ----------------------------------------------------------------------------------------
