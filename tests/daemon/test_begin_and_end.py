@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import threading
 import time
 from collections import Counter
@@ -118,3 +119,15 @@ def test_the_collector_is_off_while_modules_are_imported_and_on_while_the_daemon
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def test_a_daemon_may_open_as_much_as_it_may(make_daemon) -> None:
+    """A client costs three descriptors; what a login gives is for programs that have few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most - 1, hard))
+        make_daemon()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -92,6 +92,22 @@ def test_a_body_is_taken_up_to_its_bounds(daemon: InProcess, call) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    [*BOUNDS, *(("POST", f"/v1/jobs/JOB/{what}") for what in ("stop", "checkpointed", "suspend", "resume"))],
+    ids=" ".join,
+)
+def test_a_field_that_nobody_knows_is_refused_and_nothing_is_done(daemon: InProcess, call) -> None:
+    """A misspelt option must not be one that is left out."""
+    job = daemon.client.register(JOB)["id"]
+    (method, path), (body, _) = call, BOUNDS.get(call, ({}, {}))
+    before = daemon.client.job(job)["state"], len(daemon.client.jobs()), len(daemon.shell.core.reservations)
+    status, said = daemon.http(method, path.replace("JOB", job), json.dumps({**body, "colour": 1}).encode())
+    assert (status, json.loads(said)["error"]["code"]) == (400, "unknown_field")
+    assert (daemon.client.job(job)["state"], len(daemon.client.jobs()), len(daemon.shell.core.reservations)) == before
+    assert daemon.client.placements() == []
+
+
 def test_an_attempt_in_a_query_has_the_bound_of_one_in_a_body(daemon: InProcess) -> None:
     for attempt, status in ((2**62, 404), (2**62 + 1, 400)):
         assert daemon.http("DELETE", f"/v1/placements/p?attempt={attempt}")[0] == status

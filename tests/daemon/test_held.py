@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 
 import pytest
+from daemon_harness import until
 
+from gpushare.job_spec import JobSpec
+from gpushare.quantity import MAX, NOTHING
 from gpushared.limits import byte_budget
 from gpushared.limits.backlog import Backlog
-from gpushared.limits.byte_budget import ByteBudget
+from gpushared.limits.byte_budget import ByteBudget, bytes_of
+from gpushared.system.descriptors import DescriptorCloser
 
 # Numbers, not the daemon's own names for them: that they stay is a part of what is tested.
 UNREAD = 1000
@@ -126,3 +132,33 @@ def test_a_backlog_without_a_count_keeps_so_many():
         assert items[0] == 5 and lost == 5
 
     asyncio.run(run())
+
+
+def test_the_texts_of_a_job_count_twice():
+    """Here, and in what is written down."""
+    spec = JobSpec("train", ALICE, "alice", ("x",), NOTHING, MAX)
+    for more in (
+        {"command": ("x", "y" * 9)},
+        {"request_source": "y" * 9},
+        {"limit_source": "y" * 9},
+        {"devices": ("y" * 9,)},
+    ):
+        assert bytes_of(spec._replace(**more)) == bytes_of(spec) + 18
+    assert bytes_of(spec) == 4096 + 2
+
+
+def test_descriptors_of_a_user_are_closed_on_a_thread_of_its_own_and_counted():
+    closer = DescriptorCloser()
+    closer.take(ALICE, [])
+    assert not any(one.name == f"descriptors-{ALICE}" for one in threading.enumerate()), "there is nothing to do"
+    for many, too_many in ((1024, False), (1025, True)):
+        closer._open[ALICE] = many
+        assert closer.too_many(ALICE) is too_many and not closer.too_many(BOB)
+    closer._open.clear()
+    pairs = [os.pipe() for _ in range(3)]
+    for pair in pairs:
+        closer.take(BOB, list(pair))
+    until(lambda: not closer._waiting and not closer._open)
+    for fd in (fd for pair in pairs for fd in pair):
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(fd)

@@ -188,3 +188,12 @@ def test_a_place_where_none_can_be_made_is_told(directory):
     with pytest.raises(NotPermitted, match=r"cannot make .*: No such file or directory") as caught:
         RuntimeDir(directory / "no" / "such", system=True).take()
     assert caught.value.code == "bad_runtime_dir" and "--user" in caught.value.hint
+
+
+def test_a_socket_whose_name_is_too_long_is_told_as_it_is(directory):
+    """And not that a file is missing which was never made."""
+    deep = directory / ("x" * 100)
+    deep.mkdir()
+    with pytest.raises(OSError, match="too long"):
+        bind(deep / "api.sock", socket.SOCK_STREAM, for_all=False)
+    assert list(deep.iterdir()) == []

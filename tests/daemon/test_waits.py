@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from daemon_harness import GIB, GPU
+from daemon_harness import GIB, GPU, until
 
 from gpushare import __version__
 from gpushare._layout import lib
@@ -373,3 +373,17 @@ def test_metrics_name_the_version_and_the_driver_once(daemon) -> None:
     _, text = daemon.http("GET", "/metrics")
     (line,) = [one for one in text.decode().splitlines() if one.startswith("gpushare_build_info{")]
     assert line == f'gpushare_build_info{{driver="sim",version="{__version__}"}} 1.0'
+
+
+def test_metrics_tell_programs_that_are_connected_from_those_that_are_not(daemon) -> None:
+    def clients() -> dict[str, str]:
+        _, text = daemon.http("GET", "/metrics")
+        lines = [one for one in text.decode().splitlines() if one.startswith("gpushare_clients{")]
+        return dict(one.split() for one in lines)
+
+    states = ['gpushare_clients{state="connected"}', 'gpushare_clients{state="detached"}']
+    with daemon.connect() as shim:
+        shim.hello(request=0, limit=GIB)
+        assert clients() == dict(zip(states, ("1.0", "0.0"), strict=True))
+        shim.sock.close()
+        until(lambda: clients() == dict(zip(states, ("0.0", "1.0"), strict=True)))

@@ -153,8 +153,6 @@ class Process:
     @classmethod
     def open(cls, pid: int, expected_start: int | None = None) -> Process | None:
         """The living process of this pid. None: it has ended, or it is not the one that was expected."""
-        if pid <= 0:
-            return None
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
@@ -165,8 +163,6 @@ class Process:
     def of_peer(cls, sock: socket.socket) -> Process | None:
         """The process that called connect() on a Unix socket, by the kernel."""
         pid, _, _ = peer_credentials(sock)
-        if pid <= 0:
-            return None
         try:
             pidfd = sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
         except OSError:
@@ -213,8 +209,6 @@ class Process:
         The pid is not used again before the process has ended, so /proc tells about this process. An exec in the few
         microseconds between the check and the signal is not noticed.
         """
-        if self.pidfd < 0:
-            return Sent.GONE
         users, started = users_of(self.pid), start_time(self.pid)
         if not self.alive():
             return Sent.GONE
