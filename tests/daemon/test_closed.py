@@ -102,6 +102,7 @@ def test_holders_of_placements_that_are_looked_at(sleeper) -> None:
     before = open_now()
     assert table.deserted(5.0) == [] and table.deserted(5000.0) == []
     assert placements_._lives([(holder.pid, 1)]) is False, "another process that had its number"
+    assert placements_._lives([(2**40, 1)]) is False, "no process ever had it"
     assert open_now() == before
 
 

@@ -47,6 +47,8 @@ def test_a_process_is_its_pid_and_its_start():
 
 def test_no_such_process():
     assert Process.open(0) is None and Process.open(-1) is None and Process.open(2**22) is None
+    for beyond in (2**31, 2**40, -(2**31) - 1):  # in notes that are no notes
+        assert Process.open(beyond) is None and Process.open(beyond, 5) is None
     assert start_time(2**22) is None and parent_of(2**22) is None and uid_of(2**22) is None
     assert command_of(2**22) == "?" and has_mapped(2**22, "x") is None
 

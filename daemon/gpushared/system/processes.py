@@ -155,7 +155,7 @@ class Process:
         """The living process of this pid. None: it has ended, or it is not the one that was expected."""
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
         return cls._checked(pid, pidfd, expected_start)
 
