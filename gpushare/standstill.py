@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-__all__ = ["HOW", "stands_still"]
+__all__ = ["HOW", "LOOKED_AT", "stands_still", "stays_still"]
 
 GROUPS = Path("/sys/fs/cgroup")
 PROCESSES = Path("/proc")
@@ -12,11 +13,25 @@ STOPPED = ("T", "t")
 """By a signal; by a debugger."""
 HOW = "Ctrl-Z, SIGSTOP, a debugger or `docker pause`"
 """For people."""
+LOOKED_AT = 0.2
+"""Seconds: who stands still for so long does not go on by itself. Tools that watch a program (strace, py-spy) stop it,
+too, many times a second and each time for a moment."""
 
 
 def stands_still(pid: int) -> bool:
-    """NVIDIA's driver waits without end for such a program before it suspends it or brings it back."""
+    """Whether it does so now. NVIDIA's driver waits without end for such a program before it suspends it or brings it
+    back."""
     return _is_stopped(pid) or _is_frozen(pid)
+
+
+def stays_still(pid: int) -> bool:
+    """Whether it does so for LOOKED_AT seconds. Blocks for as long, if it does."""
+    until = time.monotonic() + LOOKED_AT
+    while stands_still(pid):
+        if time.monotonic() >= until:
+            return True
+        time.sleep(LOOKED_AT / 20)
+    return False
 
 
 def _is_stopped(pid: int) -> bool:

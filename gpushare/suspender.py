@@ -50,7 +50,7 @@ class Suspender(Follower[api.SuspendCommand]):
         pids = [int(pid) for pid in command["pids"]]
         if self.driver is None:
             return checkpoint.Result("unknown", self.problem)
-        if command["command"] != "report" and any(map(standstill.stands_still, pids)):
+        if command["command"] != "report" and any(map(standstill.stays_still, pids)):
             where = checkpoint.whereabouts(self.driver, pids) if command["command"] == "resume" else "running"
             return checkpoint.Result(where, f"it stands still ({standstill.HOW}), and the driver would wait for it")
         match command["command"]:

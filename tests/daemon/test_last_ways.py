@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -26,7 +27,7 @@ from gpushared.history.file import File
 from gpushared.history.levels import Amounts, SeriesKey, Who
 from gpushared.jobs.placements import Placement, Placements
 from gpushared.jobs.registry import JobState
-from gpushared.runtime import recovery, suspenders
+from gpushared.runtime import recovery
 from gpushared.runtime.driver_questions import DriverQuestions
 from gpushared.runtime.suspenders import Suspenders
 from gpushared.shims.handshake import Handshake
@@ -249,21 +250,42 @@ def test_who_submits_within_a_placement(uid, owner, admin, why) -> None:
 # ---- suspending -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_the_suspender_says_why_a_stopped_program_is_not_suspended(monkeypatch, stopped) -> None:
-    """A stopped program cannot say that it is quiet: that is not waited for."""
-    monkeypatch.setattr(suspenders, "stands_still", lambda pid: stopped and pid == 102)
-    told: list[Any] = []
+@pytest.mark.parametrize(
+    ("looks", "stays"),
+    [([True], True), ([True, False], False), ([False], False)],
+    ids=["still", "traced", "runs"],
+)
+def test_a_program_that_stays_still_is_not_suspended(looks, stays) -> None:
+    """It cannot say that it is quiet, which is not waited for then. Who watches a program stops it for moments."""
+    still, found = itertools.cycle(looks), []
+    late = thing(done=False)
     clients: Any = {
         number: thing(process=thing(pid=100 + number), page=thing(gpus=[GPU]), job="a", id=number) for number in (1, 2)
     }
-    credit: Any = thing(turn_gate=lambda process, *, closed: None)
-    one: Any = Suspenders(thing(), credit, clients, thing(), lambda: None)
-    one._quiet = thing(begin=lambda *asked: told.append(("quiet", asked[:3])), drop=lambda job: None)
-    one.tell = lambda job, command: told.append(command)
-    one.effects()[do.Suspend](do.Suspend("a", 7, (1, 2), 512, 3.0))
-    whole = {"command": "suspend", "number": 7, "pids": [101, 102], "within": 3.0, "bytes": 512}
-    assert told == [whole if stopped else ("quiet", ("a", (1, 2), 1.5))]
+    credit: Any = thing(
+        turn_gate=lambda process, *, closed: found.append((process, closed)),
+        ask_quiet=lambda process, within: None,
+        trims_of=lambda processes: {1: thing(done=True), 2: late},
+        pages=clients,
+    )
+
+    async def asked() -> Any:
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        one: Any = Suspenders(thing(feed=answered.set_result), credit, clients, thing(), lambda: None)
+        one._quiet._stands_still = lambda process: process == 2 and next(still)
+        one.tell = lambda job, command: answered.set_result(command)
+        one.effects()[do.Suspend](do.Suspend("a", 7, (1, 2), 512, 60.0))
+        await asyncio.sleep(0.6)
+        late.done = True
+        return await asyncio.wait_for(answered, 10)
+
+    answer = asyncio.run(asked())
+    assert found[:2] == [(1, True), (2, True)]
+    if stays:
+        assert answer.problem.startswith("it stands still (Ctrl-Z, SIGSTOP, a debugger")
+        assert (answer.where, answer.number) == ("running", 7) and found[2:] == [(1, False), (2, False)]
+    else:
+        assert answer["command"] == "suspend" and 50 < answer["within"] < 59.5 and not found[2:]
 
 
 # ---- files and drivers ------------------------------------------------------------------------------

@@ -49,8 +49,19 @@ def test_one_in_a_debugger(child: int) -> None:
     assert becomes(child, False), "it is watched, and runs"
     assert trace(INTERRUPT, child, None, None) == 0
     assert becomes(child, True)
+    assert standstill.stays_still(child)
     assert trace(DETACH, child, None, None) == 0
     assert becomes(child, False)
+
+
+def test_one_that_is_stopped_for_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As strace does at each system call."""
+    looks = iter([True, True, True, False])
+    monkeypatch.setattr(standstill, "stands_still", lambda pid: next(looks))
+    began = time.monotonic()
+    assert not standstill.stays_still(1)
+    assert time.monotonic() - began < standstill.LOOKED_AT
+    assert next(looks, None) is None
 
 
 def test_one_that_has_gone() -> None:

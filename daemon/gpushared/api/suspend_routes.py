@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast, get_args
 
 from aiohttp import web
@@ -9,7 +10,7 @@ from aiohttp import web
 from gpushare import api, api_bodies
 from gpushare.errors import NotPermitted, UsageError
 from gpushare.reasons import Code, Reason
-from gpushare.standstill import HOW, stands_still
+from gpushare.standstill import HOW, stands_still, stays_still
 from gpushared.api.answers import Rejected
 from gpushared.api.calls import call
 from gpushared.api.follower_routes import LONGEST_PROBLEM, FollowerRoutes
@@ -23,7 +24,7 @@ class SuspendRoutes(FollowerRoutes):
     @call("POST", "/v1/jobs/{job}/suspend", api.Suspending)
     async def post_suspend(self, request: web.Request) -> web.Response:
         """Its memory goes to host memory, and it stands still."""
-        self._refuse_stopped(request)
+        await self._refuse_stopped(request)
         return await self._wanted(request, SuspendWanted)
 
     @call("POST", "/v1/jobs/{job}/resume", api.Suspending)
@@ -46,14 +47,13 @@ class SuspendRoutes(FollowerRoutes):
         note = self.viewer(request).words(answer.note)
         return web.json_response({"job": shown, "note": note, "suspender": there})
 
-    def _refuse_stopped(self, request: web.Request) -> None:
+    async def _refuse_stopped(self, request: web.Request) -> None:
         """Its suspender would refuse it, too: the driver waits until calls end, and a stopped program ends none."""
         job = self.shell.core.jobs.get(self.living(request)[0].id)
         if job is None or job.suspension is not None:
             return
-        stopped = [
-            one.pid for one in map(self.shell.core.processes.get, job.processes) if one and stands_still(one.pid)
-        ]
+        pids = [one.pid for one in map(self.shell.core.processes.get, job.processes) if one]
+        stopped = [pid for pid in pids if stands_still(pid) and await asyncio.to_thread(stays_still, pid)]
         if stopped:
             why = f"its process {min(stopped)} stands still ({HOW}), and the driver would wait for it"
             hint = f"let it run first: fg, kill -CONT {min(stopped)}, `docker unpause`, or leave the debugger"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gpushare.standstill import HOW, LOOKED_AT
 from gpushared.clients.credit import CreditPages
 
 LOOK_AGAIN = 0.05
 """Seconds: a process may also end, and say nothing."""
 BUSY = "a call of its program waits for the GPU"
+STILL = f"it stands still ({HOW}), and the driver would wait for it"
 CANNOT = "its program cannot hold back its calls: it ends, or its library is from another version"
 
 Then = Callable[[str, float], None]
@@ -29,18 +31,22 @@ class _Wait:
     until: float
     then: Then
     timer: asyncio.TimerHandle | None = None
+    still: dict[int, float] = field(default_factory=dict)
+    """Since when processes that have not answered stand still."""
 
 
 class Quiet:
     """The jobs whose processes have been asked."""
 
-    def __init__(self, credit: CreditPages) -> None:
+    def __init__(self, credit: CreditPages, stands_still: Callable[[int], bool]) -> None:
         self._credit = credit
+        self._stands_still = stands_still
+        """Of one of its processes, which can answer nothing then."""
         self._waits: dict[str, _Wait] = {}
 
     def begin(self, job: str, processes: Sequence[int], within: float, then: Then) -> None:
-        """`then` is called once, unless the wait is dropped: when all are quiet, or cannot be, or after `within`
-        seconds."""
+        """`then` is called once, unless the wait is dropped: when all are quiet, or one cannot be or stays still, or
+        after `within` seconds."""
         self.drop(job)
         now = time.monotonic()
         self._waits[job] = _Wait(processes, now, now + within, then)
@@ -58,10 +64,14 @@ class Quiet:
         answers = self._credit.trims_of(wait.processes)
         there = [process for process in wait.processes if process in self._credit.pages]
         now = time.monotonic()
+        silent = [process for process in there if process not in answers or not answers[process].done]
+        wait.still = {process: wait.still.get(process, now) for process in silent if self._stands_still(process)}
         if any(process not in answers for process in there):
             self._end(job, CANNOT, now)
-        elif all(answers[process].done for process in there):
+        elif not silent:
             self._end(job, "", now)
+        elif any(now - since >= LOOKED_AT for since in wait.still.values()):
+            self._end(job, STILL, now)
         elif now >= wait.until:
             self._end(job, BUSY, now)
         else:

@@ -52,7 +52,7 @@ class Suspenders(Followers):
         super().__init__(core_loop, epoll, note)
         self._credit = credit
         self._clients = clients
-        self._quiet = Quiet(credit)
+        self._quiet = Quiet(credit, lambda process: any(map(stands_still, self._pids([process]))))
         self._host: tuple[float, int | None] = (float("-inf"), None)
 
     def effects(self) -> dict[type, Effect]:
@@ -105,10 +105,7 @@ class Suspenders(Followers):
 
     def _suspend(self, wish: do.Suspend) -> None:
         self._turn_gates(wish.processes, closed=True)
-        if any(map(stands_still, self._pids(wish.processes))):
-            self._tell("suspend", wish)  # nobody in it can answer us; its suspender says why it cannot be suspended
-        else:
-            self._quiet.begin(wish.job, wish.processes, wish.within * QUIET_SHARE, partial(self._go_on, wish))
+        self._quiet.begin(wish.job, wish.processes, wish.within * QUIET_SHARE, partial(self._go_on, wish))
 
     def _go_on(self, wish: do.Suspend, problem: str, seconds: float) -> None:
         """Its programs are quiet, unless there is a problem."""
