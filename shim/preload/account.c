@@ -333,13 +333,13 @@ static bool ask_once(struct gs_asking *asking, bool *reserved) {
     *reserved = gs_reserve(gpu->line, asking->units);
     if (*reserved || (outcome == GS_ANSWERED && answer.status == GS_OK))
         return true;
-    if (outcome == GS_ANSWERED && answer.status == GS_UNKNOWN && gpu->attached) {
+    if (answer.status == GS_UNKNOWN) {
         /* The daemon does not know that we are here: it was restarted and could not find our page. */
         __atomic_store_n(&gpu->attached, false, __ATOMIC_RELAXED);
         bool attached = gs_account_attach(gpu);
-        if (attached && gpu->own)
+        if (gpu->own)
             *reserved = reserve_alone(gpu, asking->units);
-        return attached && (!gpu->own || *reserved);
+        return attached && !gpu->own;
     }
     *reserved = reserve_after_squeeze(gpu, asking->units, true);
     bool closed = __atomic_load_n(&gpu->line->gate, __ATOMIC_ACQUIRE) != 0;

@@ -455,6 +455,10 @@ static void asks(void) {
     REQUIRE(gs_account_reserve(&gpu, UNITS(40)) && tickets_seen[0] == 1);
 }
 
+static void suspends(void) {
+    page.line[3].gate = 1;
+}
+
 static void says_no(void) {
     attached(500, 100);
     daemon_.status = GS_NOT_FREE;
@@ -479,6 +483,13 @@ static void says_no(void) {
         REQUIRE(!gs_account_reserve(&gpu, UNITS(100)) && gpu.line->unmet == (uint32_t)i + 1); /* a broken guarantee */
         said();
     }
+    daemon_.outcome = GS_ANSWERED; /* an answer is one, also if the job is suspended by then */
+    daemon_.does = suspends;
+    heard.count = 0;
+    REQUIRE(!gs_account_reserve(&gpu, UNITS(200)) && heard.count == 1);
+    SAID("gpushare: cannot allocate 200.0 MiB on GPU 5: not free now\n");
+    daemon_.does = NULL;
+    page.line[3].gate = 0;
     gpu.node_number = 0; /* an older daemon does not tell its number */
     daemon_.outcome = GS_ANSWERED;
     REQUIRE(!gs_account_reserve(&gpu, UNITS(200)));
@@ -590,6 +601,13 @@ static void knows_again(void) {
     }
 }
 
+/* It grants what is asked for once it knows the GPU again. */
+static void knows_again_and_then_grants(void) {
+    daemon_.grants = daemon_.status == GS_OK ? UNITS(20) : 0;
+    if (heard.frame.type == GS_ATTACH)
+        daemon_.status = GS_OK;
+}
+
 static void is_no_daemon(void) {
     if (heard.frame.type == GS_ATTACH)
         daemon_.outcome = GS_NO_DAEMON;
@@ -608,6 +626,15 @@ static void unknown_line(void) {
     daemon_.status = GS_UNKNOWN;
     daemon_.does = knows_again;
     REQUIRE(gs_account_reserve(&gpu, UNITS(20)) && gpu.attached && !gpu.own && used() == UNITS(20));
+    for (int heard_of = 0; heard_of < 2; heard_of++) { /* nor does one that was away when the context opened */
+        attached(100, 100);
+        gpu.attached = heard_of;
+        daemon_.status = GS_UNKNOWN;
+        daemon_.does = knows_again_and_then_grants;
+        REQUIRE(gs_account_reserve(&gpu, UNITS(20)) && gpu.attached && !gpu.own && used() == UNITS(20));
+        REQUIRE(heard.count == 3);
+        SAID("");
+    }
     attached(100, 100);
     daemon_.status = GS_UNKNOWN;
     daemon_.does = is_no_daemon;
