@@ -230,7 +230,7 @@ static void *help(void *unused) {
 /* With an interpreter that is no more. */
 static bool has_died(void) {
     uint32_t thread = __atomic_load_n(&helper.thread, __ATOMIC_ACQUIRE);
-    if (thread == 0 || GS_CALL(SYS_tgkill, GS_CALL(SYS_getpid), thread, 0) != -ESRCH)
+    if (GS_CALL(SYS_tgkill, GS_CALL(SYS_getpid), thread, 0) != -ESRCH) /* of thread 0, which none is, -EINVAL */
         return false;
     if (__atomic_exchange_n(&helper.entered, false, __ATOMIC_RELAXED))
         gs_trim_leave();

@@ -24,7 +24,7 @@ static struct {
 static struct gs_line *line_of(uint32_t number) {
     const struct gs_gpu *gpu = gs_gpu_numbered((uint8_t)number);
     struct gs_line *line = __atomic_load_n(&gpu->line, __ATOMIC_ACQUIRE);
-    return line != NULL && !gpu->own ? line : NULL;
+    return gpu->own ? NULL : line;
 }
 
 void gs_trim_begin(uint64_t until) {

@@ -123,6 +123,13 @@ static void failures(void) {
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * MIB) == CUDA_ERROR_UNKNOWN && used_on(1) == blocks(4));
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 2 * MIB) == CUDA_ERROR_UNKNOWN && used_on(1) == blocks(4));
     set_says = CUDA_SUCCESS;
+    set_unused(1, 0); /* less costs nothing */
+    bank.asks = 0;
+    REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 6 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(3));
+    REQUIRE(bank.asks == 0);
+    set_unused(1, blocks(10));
+    REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(4));
+    set_unused(1, blocks(6));
     bank.asks = 0; /* refused: the driver is not asked */
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 30 * MIB) == CUDA_ERROR_OUT_OF_MEMORY && bank.asks == 1);
     REQUIRE(bank.units == blocks(11) && used_on(1) == blocks(4) && values[1][1] == 8 * MIB);

@@ -55,12 +55,16 @@ static CUresult give(CUdeviceptr *address, uint64_t bytes) {
     return says;
 }
 
+static uint32_t nowhere; /* calls without a place for the answer */
+
 static CUresult alloc_2(CUdeviceptr *pointer, size_t size) {
     return give(pointer, size);
 }
 
 static CUresult alloc_1(CUdeviceptr_v1 *pointer, unsigned int size) {
     CUdeviceptr address;
+    if (pointer == NULL)
+        return nowhere++, CUDA_ERROR_INVALID_VALUE;
     CUresult result = give(&address, size);
     *pointer = (CUdeviceptr_v1)address;
     return result;
@@ -68,11 +72,15 @@ static CUresult alloc_1(CUdeviceptr_v1 *pointer, unsigned int size) {
 
 static CUresult managed(CUdeviceptr *pointer, size_t size, unsigned int flags) {
     REQUIRE(flags == 1);
+    if (pointer == NULL)
+        return nowhere++, CUDA_ERROR_INVALID_VALUE;
     return give(pointer, size);
 }
 
 static CUresult pitch_2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element) {
     REQUIRE(element == 4);
+    if (pointer == NULL || pitch == NULL)
+        return nowhere++, CUDA_ERROR_INVALID_VALUE;
     *pitch = pitch_says;
     return give(pointer, width * height);
 }
@@ -81,13 +89,18 @@ static CUresult pitch_1(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned i
                         unsigned int element) {
     CUdeviceptr address;
     REQUIRE(element == 4);
+    if (pointer == NULL || pitch == NULL)
+        return nowhere++, CUDA_ERROR_INVALID_VALUE;
     *pitch = (unsigned int)pitch_says;
     CUresult result = give(&address, (uint64_t)width * height);
     *pointer = (CUdeviceptr_v1)address;
     return result;
 }
 
+static bool slept; /* the driver was called before it was found */
+
 static CUresult take_back(uint64_t address) {
+    slept = slept || gs_mode == GS_ASLEEP;
     frees++;
     freed_address = address;
     return free_says;
@@ -227,6 +240,11 @@ static void rows(void) {
     REQUIRE(used_on(0) == 0 && bank.units == units(3));
     REQUIRE(cuMemAllocPitch(&old, &old_pitch, 512, 2048, 4) == CUDA_ERROR_OUT_OF_MEMORY && frees == 2);
     REQUIRE(used_on(0) == 0);
+    says = CUDA_ERROR_UNKNOWN; /* what the driver says beside an error is not followed */
+    pitch_says = 1u << 20;
+    REQUIRE(cuMemAllocPitch_v2(&address, &pitch, 512, 2048, 4) == CUDA_ERROR_UNKNOWN && frees == 2);
+    REQUIRE(cuMemAllocPitch(&old, &old_pitch, 512, 2048, 4) == CUDA_ERROR_UNKNOWN && frees == 2);
+    says = CUDA_SUCCESS;
     uint32_t before = calls; /* more than any number says is refused */
     REQUIRE(cuMemAllocPitch_v2(&address, &pitch, 1ull << 40, 1ull << 40, 4) == CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(calls == before && bank.units == UINT32_MAX);
@@ -244,12 +262,25 @@ static void passed_on(void) {
         REQUIRE(take(way, &address, MIB) == CUDA_SUCCESS);
     REQUIRE(cuMemFree_v2(address) == CUDA_SUCCESS && cuMemFree((CUdeviceptr_v1)address) == CUDA_SUCCESS);
     REQUIRE(calls == 5 && frees == 2);
-    gs_mode = GS_ON;
+    for (int version = 1; version <= 2; version++) {
+        gs_mode = GS_ASLEEP; /* the program's first call */
+        REQUIRE(end(version, 0x5000) == CUDA_SUCCESS && gs_mode == GS_ON && !slept);
+    }
     has_context = false;
     for (int way = 0; way < 5; way++)
         REQUIRE(take(way, &address, MIB) == CUDA_SUCCESS);
     REQUIRE(calls == 10 && bank.asks == 0 && used_on(0) == 0);
     has_context = true;
+    size_t pitch;
+    unsigned int old_pitch;
+    CUdeviceptr_v1 old;
+    REQUIRE(cuMemAlloc(NULL, 5) == CUDA_ERROR_INVALID_VALUE &&
+            cuMemAllocManaged(NULL, 5, 1) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemAllocPitch_v2(NULL, &pitch, 5, 5, 4) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemAllocPitch_v2(&address, NULL, 5, 5, 4) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemAllocPitch(NULL, &old_pitch, 5, 5, 4) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuMemAllocPitch(&old, NULL, 5, 5, 4) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(nowhere == 6 && bank.asks == 0);
 }
 
 static CUresult none_2(CUdeviceptr *pointer, size_t size) {

@@ -1,10 +1,24 @@
-/* part_python.c: how the library finds an interpreter, and what it says of a hook's problems; no interpreter runs. */
+/* part_python.c: how the library finds an interpreter, runs its hook, and says what went wrong, with an interpreter
+ * that the program plays. */
 #define _GNU_SOURCE /* dl_phdr_info */
 #include "part_bank.h"
 
+#include <link.h>
+
+/* A library that the program has opened for itself alone, or NULL. */
+static const char *loaded;
+
+static int iterate(int (*callback)(struct dl_phdr_info *, size_t, void *), void *data) {
+    struct dl_phdr_info other = {.dlpi_name = "/lib/libc.so.6"}, ours = {.dlpi_name = loaded};
+    int found = callback(&other, sizeof other, data);
+    return found == 0 && loaded != NULL ? callback(&ours, sizeof ours, data) : found;
+}
+
+#define dl_iterate_phdr(callback, data) iterate(callback, data)
 #include "python.c"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +27,9 @@ static char said[400];
 static int says;
 static bool starts = true;
 static const char *const *names_there; /* functions that the library has */
+static void *function_of(const char *name);
+static bool opens = true;
+static uint32_t opened, closed;
 
 void gs_text_add(struct gs_text *text, const char *string) {
     size_t length = strlen(string);
@@ -27,7 +44,11 @@ void gs_say(enum gs_level level, enum gs_message_kind kind, const struct gs_text
 }
 
 void *gs_real_dlsym(void *library, const char *symbol) {
-    REQUIRE(library == RTLD_DEFAULT);
+    REQUIRE(library == RTLD_DEFAULT || library == (void *)0x99);
+    if (library == RTLD_DEFAULT && loaded != NULL)
+        return NULL;
+    if (function_of(symbol) != NULL)
+        return function_of(symbol);
     for (const char *const *name = names_there; name != NULL && *name != NULL; name++)
         if (strcmp(*name, symbol) == 0)
             return (void *)gs_missing;
@@ -35,12 +56,14 @@ void *gs_real_dlsym(void *library, const char *symbol) {
 }
 
 void *gs_real_dlopen(const char *file, int flags) {
-    (void)file, (void)flags;
-    return NULL;
+    REQUIRE(strcmp(file, loaded) == 0 && flags == (RTLD_LAZY | RTLD_NOLOAD));
+    opened += opens;
+    return opens ? (void *)0x99 : NULL;
 }
 
 int gs_real_dlclose(void *library) {
-    (void)library;
+    REQUIRE(library == (void *)0x99);
+    closed++;
     return 0;
 }
 
@@ -52,17 +75,25 @@ bool gs_trim_await_captures(void) {
     return captures_end;
 }
 
+static bool has_lock;      /* the helper has the interpreter's */
+static uint64_t wants = 2; /* of these GPUs, a bit each */
+
 uint64_t gs_trim_wanted(uint32_t gpu) {
-    REQUIRE(unlocked);
-    return gpu == 1 ? 7 : 0;
+    REQUIRE(unlocked || has_lock);
+    return wants >> gpu & 1 ? 7 : 0;
 }
 
 uint64_t gs_trim_left_ms(void) {
     return 1500;
 }
 
+static bool may_enter, has_context, beside; /* the helper runs beside its caller */
+static pthread_t helpers_thread;
+static uint32_t enters, starts_seen;
+
 bool gs_trim_enter(void) {
-    return false;
+    enters++;
+    return may_enter;
 }
 
 static uint32_t leaves;
@@ -72,12 +103,17 @@ void gs_trim_leave(void) {
 }
 
 bool gs_context_enter(const struct gs_gpu *gpu, bool *primary) {
-    (void)gpu, (void)primary;
-    return false;
+    *primary = gpu == &gs_gpus[1];
+    return has_context;
 }
 
 bool gs_thread_start(void *(*function)(void *), size_t bytes) {
-    REQUIRE(function == help && bytes == 0);
+    REQUIRE(function == help && bytes == 0 && helper.busy == 1 && helper.thread == 0);
+    starts_seen++;
+    if (starts && beside)
+        REQUIRE(pthread_create(&helpers_thread, NULL, function, NULL) == 0);
+    else if (starts)
+        function(NULL);
     return starts;
 }
 
@@ -152,6 +188,24 @@ static void functions(void) {
         REQUIRE(note_library(&info, sizeof info, path) == libraries[i].found);
         REQUIRE(strcmp(path, libraries[i].found ? libraries[i].name : "none") == 0);
     }
+    for (size_t length = PATH_MAX - 1; length <= PATH_MAX; length++) {
+        char longest[PATH_MAX + 1], path[PATH_MAX] = "";
+        memset(longest, '/', length);
+        memcpy(longest + length - 13, "libpython3.99", 14);
+        struct dl_phdr_info info = {.dlpi_name = longest};
+        REQUIRE(note_library(&info, sizeof info, path) == (length < PATH_MAX));
+    }
+    names_there = names;
+    loaded = "/lib/other.so"; /* one that only the program sees is found by its file */
+    REQUIRE(!find_functions() && opened == 0);
+    loaded = "/opt/libpython3.11.so";
+    opens = false;
+    REQUIRE(!find_functions() && closed == 0);
+    opens = true;
+    REQUIRE(find_functions() && opened == 1 && closed == 1);
+    names_there = NULL;
+    REQUIRE(!find_functions() && opened == 2 && closed == 2);
+    loaded = NULL;
 }
 
 static const char *first_problem;
@@ -250,7 +304,206 @@ static void a_helper_that_died(void) {
     helper.thread = 0;
 }
 
+/* ---- the whole of it ------------------------------------------------------------------------------ */
+
+struct object {
+    int references;
+};
+
+static struct object code, globals, done, asked, trim, list, builtins;
+
+/* The step at which the interpreter fails; 0: none. */
+static int fails_at;
+static uint32_t calls, runs; /* of the hook; so often it still runs */
+
+static PyObject *fresh(PyObject *object, int step) {
+    REQUIRE(has_lock && helper.entered && helper.busy == 1 && helper.thread == (uint32_t)syscall(SYS_gettid));
+    object->references += fails_at != step;
+    return fails_at != step ? object : NULL;
+}
+
+static int ensure(void) {
+    REQUIRE(!has_lock && !helper.entered);
+    has_lock = true;
+    if (beside)
+        usleep(100000); /* until it is waited for */
+    return 5;
+}
+
+static void release(int state) {
+    REQUIRE(has_lock && state == 5 && !helper.entered && leaves == enters);
+    has_lock = false;
+}
+
+static int still_runs(void) {
+    runs -= runs > 0;
+    return runs > 0;
+}
+
+static PyObject *compile(const char *text, const char *file, int mode) {
+    REQUIRE(text == gs_trim_hook && strcmp(file, "<gpushare trim>") == 0 && mode == Py_file_input);
+    return fresh(&code, 1);
+}
+
+static PyObject *new_dictionary(void) {
+    return fresh(&globals, 2);
+}
+
+static PyObject *builtins_of(void) {
+    return &builtins;
+}
+
+static int set_item(PyObject *dictionary, const char *name, PyObject *value) {
+    REQUIRE(dictionary == &globals && strcmp(name, "__builtins__") == 0 && value == &builtins);
+    return fails_at == 3 ? -1 : 0;
+}
+
+static PyObject *evaluate(PyObject *of, PyObject *outer, PyObject *inner) {
+    REQUIRE(of == &code && outer == &globals && inner == &globals);
+    return fresh(&done, 4);
+}
+
+static PyObject *get_item(PyObject *dictionary, const char *name) {
+    REQUIRE(dictionary == &globals && strcmp(name, "trim") == 0);
+    return fails_at == 5 ? NULL : &trim;
+}
+
+static PyObject *new_method(struct method *method, PyObject *self, PyObject *module) {
+    REQUIRE(method->call == wanted && strcmp(method->name, "wanted") == 0 && method->flags == METH_NOARGS);
+    REQUIRE(self == NULL && module == NULL);
+    return fresh(&asked, 6);
+}
+
+static PyObject *call_hook(PyObject *function, const char *format, ...) {
+    va_list arguments;
+    REQUIRE(function == &trim && strcmp(format, "O(sii)ds") == 0);
+    va_start(arguments, format);
+    REQUIRE(va_arg(arguments, PyObject *) == &asked);
+    const char *uuid = va_arg(arguments, const char *);
+    int index = va_arg(arguments, int), primary = va_arg(arguments, int);
+    REQUIRE(strncmp(uuid, index == 0 ? "GPU-aa0" : "GPU-bb0", 7) == 0 && strlen(uuid) == 40);
+    REQUIRE(primary == (index == 1) && (uint32_t)index == helper.gpu);
+    REQUIRE(va_arg(arguments, double) == 1.5 && strcmp(va_arg(arguments, const char *), GS_TRIM_REASON) == 0);
+    va_end(arguments);
+    calls++;
+    return fresh(&list, 7);
+}
+
+static void let_go(PyObject *object) {
+    if (object != NULL)
+        REQUIRE(object->references-- > 0);
+}
+
+static bool whole;
+
+static void *function_of(const char *name) {
+    static const struct {
+        const char *name;
+        void *function;
+    } all[] = {{"Py_IsInitialized", (void *)still_runs},
+               {"PyGILState_Ensure", (void *)ensure},
+               {"PyGILState_Release", (void *)release},
+               {"PyEval_SaveThread", (void *)unlock},
+               {"PyEval_RestoreThread", (void *)lock_again},
+               {"PyEval_GetBuiltins", (void *)builtins_of},
+               {"PyEval_EvalCode", (void *)evaluate},
+               {"Py_CompileString", (void *)compile},
+               {"PyDict_New", (void *)new_dictionary},
+               {"PyDict_SetItemString", (void *)set_item},
+               {"PyDict_GetItemString", (void *)get_item},
+               {"PyCFunction_NewEx", (void *)new_method},
+               {"PyLong_FromUnsignedLongLong", (void *)number_of},
+               {"PyObject_CallFunction", (void *)call_hook},
+               {"PyList_GetItem", (void *)item},
+               {"PyUnicode_AsUTF8", (void *)text_of},
+               {"PyErr_Clear", (void *)clear},
+               {"Py_DecRef", (void *)let_go}};
+    for (size_t i = 0; whole && i < sizeof all / sizeof *all; i++)
+        if (strcmp(all[i].name, name) == 0)
+            return all[i].function;
+    return NULL;
+}
+
+static uint32_t no_currents;
+
+static CUresult set_current(CUcontext context) {
+    REQUIRE(context == NULL);
+    no_currents++;
+    return CUDA_SUCCESS;
+}
+
+/* Whether a helper has run, and has left nothing behind. */
+static bool trims(void) {
+    calls = enters = leaves = relaxed = no_currents = starts_seen = 0;
+    says = 0;
+    runs = 1000;
+    bool there = gs_python_trim(gs_now_ms() + 30);
+    REQUIRE(!has_lock && !unlocked && !helper.entered && enters == leaves && no_currents <= 1);
+    REQUIRE(code.references + globals.references + done.references + asked.references + list.references == 0);
+    return there;
+}
+
+/* The hook runs for each GPU of which memory is wanted, in a context there. Where the interpreter fails that is said.
+ */
+static void a_helper(void) {
+    whole = may_enter = has_context = true;
+    gs_driver.cuCtxSetCurrent = set_current;
+    gs_gpus[0].uuid[0] = 0xaa;
+    gs_gpus[1].uuid[0] = 0xbb;
+    first_problem = NULL;
+    for (fails_at = 0; fails_at <= 7; fails_at++) {
+        wants = 3;
+        REQUIRE(trims() && enters == 1 && relaxed == 1 && no_currents == 1 && helper.busy == 0 && helper.thread == 0);
+        REQUIRE(calls == (fails_at == 0 || fails_at == 7 ? 2u : 0u) && says == (fails_at == 0 ? 0 : 2));
+    }
+    fails_at = 0;
+    wants = 2;
+    REQUIRE(trims() && calls == 1);
+    has_context = false;
+    REQUIRE(trims() && calls == 0 && no_currents == 1);
+    has_context = true;
+    gs_captures = 1; /* begun meanwhile: it may be spoilt */
+    REQUIRE(trims() && calls == 0);
+    gs_captures = 0;
+    may_enter = false; /* the program ends */
+    REQUIRE(trims() && calls == 0 && enters == 1 && no_currents == 0);
+    may_enter = true;
+    starts = false;
+    REQUIRE(!trims() && helper.busy == 0 && enters == 0 && starts_seen == 1);
+    starts = true;
+    whole = false;
+    REQUIRE(!trims() && starts_seen == 0);
+    whole = true;
+    runs = 2; /* it runs when the helper is started, and no more when that begins */
+    enters = leaves = 0;
+    REQUIRE(gs_python_trim(gs_now_ms() + 30) && enters == 0 && helper.busy == 0 && !has_lock);
+    runs = 1;
+    starts_seen = 0;
+    REQUIRE(!gs_python_trim(gs_now_ms() + 30) && starts_seen == 0);
+}
+
+/* There is never more than one, and it is not waited for without end. */
+static void another_helper(void) {
+    pthread_t thread;
+    uint32_t gone = 0;
+    REQUIRE(pthread_create(&thread, NULL, its_id, &gone) == 0 && pthread_join(thread, NULL) == 0);
+    helper.busy = 1;
+    helper.thread = (uint32_t)syscall(SYS_gettid);
+    uint64_t began = gs_now_ms();
+    REQUIRE(trims() && starts_seen == 0 && helper.busy == 1 && gs_now_ms() - began >= 29);
+    began = gs_now_ms();
+    REQUIRE(gs_python_trim(began) && gs_now_ms() - began < 5000);
+    helper.thread = gone;
+    REQUIRE(trims() && starts_seen == 1 && calls == 1 && helper.busy == 0);
+    beside = true; /* who waits for one is woken */
+    began = gs_now_ms();
+    REQUIRE(gs_python_trim(began + 20000) && helper.busy == 0 && gs_now_ms() - began < 10000);
+    REQUIRE(pthread_join(helpers_thread, NULL) == 0);
+    whole = false;
+}
+
 int main(void) {
+    open_bank();
     identities();
     a_helper_that_died();
     running();
@@ -258,5 +511,7 @@ int main(void) {
     problems();
     what_is_wanted();
     no_helper();
+    a_helper();
+    another_helper();
     return good();
 }

@@ -126,6 +126,10 @@ static void how_much(void) {
     begin(0, 0, 1000);
     REQUIRE(gs_trim_is_enough());
     gs_trim_end();
+    begin(100, 0, 1000);
+    use(0, 60);
+    gs_trim_end();
+    REQUIRE(lines[0].trimmed == 5 + 40);
 }
 
 /* A line that is the process's own, and a GPU without one, are nobody else's. */
