@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,3 +198,17 @@ def test_a_socket_whose_name_is_too_long_is_told_as_it_is(directory):
     with pytest.raises(OSError, match="too long"):
         bind(deep / "api.sock", socket.SOCK_STREAM, for_all=False)
     assert list(deep.iterdir()) == []
+
+
+def test_a_daemon_that_holds_the_lock_and_does_not_answer_is_waited_for_five_seconds(directory, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(
+        runtime_dir, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
+    )
+    first, second = (RuntimeDir(directory, system=False) for _ in range(2))
+    first.take()
+    with pytest.raises(GpushareError, match=r"holds .* and does not answer"):
+        second.take()
+    assert 1005.0 < now[0] < 1005.1
+    first.release()
+    second.release()

@@ -256,10 +256,10 @@ def test_a_program_is_in_the_placement_of_its_session_or_an_ancestors(monkeypatc
     assert placements.of_process(20) is None and looked == [20], "the first process has no parent to look at"
     long = {pid: (pid + 1, pid) for pid in range(1000, 2000)}
     family.update(long)
-    starts[1000 + placed.ANCESTORS] = starts[999 + placed.ANCESTORS] = 1
-    placements.put(Placement("far", 1, "jf", (), ((1000 + placed.ANCESTORS, 1),)))
+    starts[1000 + 64] = starts[999 + 64] = 1
+    placements.put(Placement("far", 1, "jf", (), ((1000 + 64, 1),)))
     assert placements.of_process(1000) is None
-    placements.put(Placement("far", 1, "jf", (), ((999 + placed.ANCESTORS, 1),)))
+    placements.put(Placement("far", 1, "jf", (), ((999 + 64, 1),)))
     assert placements.of_process(1000).id == "far"
 
 
