@@ -72,15 +72,14 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     struct heap heap;
     size_t told;
     bool taken = limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
-    if (!gs_on() || !taken || !gs_place_current(&place) || place.gpu == NULL || place.context == 0 ||
-        !look_up(&place, limit, &heap))
+    if (!gs_on() || !taken || !gs_place_current(&place) || place.context == 0 || !look_up(&place, limit, &heap))
         return gs_driver.cuCtxSetLimit(limit, value);
     uint32_t wanted = units_for(&heap, value), growth = wanted > heap.units ? wanted - heap.units : 0;
     if (!gs_account_reserve(heap.gpu, growth))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = gs_driver.cuCtxSetLimit(limit, value);
-    if (result == CUDA_SUCCESS) /* the driver may have made less of it */
-        heap.units = value_of(limit, &told) && told < value ? units_for(&heap, told) : wanted;
+    if (result == CUDA_SUCCESS) /* the driver may have made something else of it */
+        heap.units = value_of(limit, &told) ? units_for(&heap, told) : wanted;
     store(&heap, growth);
     return result;
 }

@@ -10,7 +10,7 @@ static uint32_t current;    /* the number of the context; 0: none that is known 
 static struct gs_gpu *here; /* its GPU; NULL: no context */
 static CUresult set_says, get_says;
 static size_t values[CONTEXTS + 1][3]; /* as the driver has them, by context and kind */
-static size_t most = SIZE_MAX;         /* it makes no more of it */
+static size_t most = SIZE_MAX, least;  /* what it makes of it */
 static bool attaches = true;
 static void (*before_it_answers)(void);
 
@@ -22,7 +22,7 @@ static CUresult set_limit(CUlimit limit, size_t value) {
     if (before_it_answers != NULL)
         before_it_answers();
     if (set_says == CUDA_SUCCESS)
-        values[current][kind_of(limit)] = value < most ? value : most;
+        values[current][kind_of(limit)] = value > most ? most : value < least ? least : value;
     return set_says;
 }
 
@@ -136,6 +136,10 @@ static void failures(void) {
     most = 12 * MIB; /* the driver has made less of it */
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 20 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(6));
     most = SIZE_MAX;
+    least = 10 * MIB; /* or more: then that is what it takes */
+    REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 4 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(5));
+    REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 12 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(6));
+    least = 0;
     values[1][1] = 0;
     get_says = CUDA_ERROR_UNKNOWN; /* or does not say what it has made of it */
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 20 * MIB) == CUDA_SUCCESS && used_on(1) == blocks(10));
