@@ -715,6 +715,36 @@ static void texts(void) {
     REQUIRE(strlen(gs_text_ended(&one.text)) == sizeof one.text.bytes - 1 && one.behind[0] == 'b');
 }
 
+/* An amount as a person reads it: a tenth of the unit, rounded, and never 1024.0 of one. */
+static void amounts(void) {
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } of[] = {
+        {0, "0 B"},
+        {1023, "1023 B"},
+        {1024, "1.0 KiB"},
+        {1536, "1.5 KiB"},
+        {1048524, "1023.9 KiB"},
+        {1048525, "1.0 MiB"},
+        {MIB, "1.0 MiB"},
+        {5 * MIB / 2, "2.5 MiB"},
+        {1073689396, "1.0 GiB"},
+        {1073689395, "1023.9 MiB"},
+        {1024 * MIB, "1.0 GiB"},
+        {1536 * MIB, "1.5 GiB"},
+        {1127428915, "1.0 GiB"},
+        {1127428916, "1.1 GiB"},
+        {81559 * MIB, "79.6 GiB"},
+        {UINT64_MAX, "17179869184.0 GiB"},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct gs_text text = {0};
+        gs_text_bytes(&text, of[i].bytes);
+        REQUIRE(strcmp(gs_text_ended(&text), of[i].text) == 0);
+    }
+}
+
 /* One message a second of each kind, then how many were held back; a child counts afresh. */
 static void held_back(void) {
     clock_ms += 5000;
@@ -738,6 +768,37 @@ static void held_back(void) {
     SAID("gpushare: seventh\ngpushare: ninth\n");
 }
 
+/* A message is one line, however long; and where nobody reads, or nothing can be written at once, it is left out. */
+static void written(void) {
+    struct gs_text text = {.length = sizeof text.bytes};
+    memset(text.bytes, 'x', sizeof text.bytes);
+    gs_say(GS_WARNING, GS_SAY_COPY, &text);
+    const char *told = said();
+    REQUIRE(strlen(told) == sizeof text.bytes && strncmp(told, "gpushare: xxx", 13) == 0);
+    REQUIRE(strchr(told, '\n') == told + sizeof text.bytes - 1);
+    text = (struct gs_text){.length = 2, .bytes = "\n\n"};
+    gs_say(GS_WARNING, GS_SAY_COPY, &text);
+    SAID("gpushare: \n");
+    int there = dup(2), other[2];
+    char byte;
+    ssize_t held = 0;
+    REQUIRE(pipe(other) == 0 && dup2(other[1], 2) == 2);
+    fcntl(other[1], F_SETFL, O_NONBLOCK);
+    while (write(other[1], "x", 1) == 1)
+        held++;
+    fcntl(other[1], F_SETFL, 0);
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "into a full pipe"); /* it would wait */
+    clock_ms += 5000;
+    for (; held > 0; held--)
+        REQUIRE(read(other[0], &byte, 1) == 1 && byte == 'x');
+    close(other[0]);
+    gs_say_line(GS_WARNING, GS_SAY_COPY, "to nobody"); /* it would end the program */
+    clock_ms += 5000;
+    dup2(there, 2);
+    close(there);
+    close(other[1]);
+}
+
 int main(void) {
     saved_stderr = dup(2);
     if (pipe2(pipes, O_NONBLOCK) != 0 || dup2(pipes[1], 2) != 2)
@@ -752,7 +813,9 @@ int main(void) {
     detach();
     another();
     texts();
+    amounts();
     held_back();
+    written();
     asks();
     says_no();
     empty_answers();
