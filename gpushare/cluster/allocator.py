@@ -198,6 +198,9 @@ class _View(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._show(self._states[name])
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._states
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._states)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from functools import lru_cache
@@ -17,12 +18,12 @@ AMOUNT = re.compile(r"\+?([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})([A-Za-z]{
 
 def parse(text: object) -> int:
     """Bytes, rounded up as Kubernetes does. Raises QuantityError."""
-    return -int(-_exact(text) // 1)
+    return math.ceil(_exact(text))
 
 
 def milli(text: object) -> int:
     """Thousandths, as of CPUs, rounded up. Raises QuantityError."""
-    return -int(-_exact(text) * 1000 // 1)
+    return math.ceil(_exact(text) * 1000)
 
 
 def _exact(text: object) -> Fraction:

@@ -154,7 +154,7 @@ class Member:
 
     @property
     def phase(self) -> Phase | None:
-        return phase_of(self.pod, self.mark, holds=self.holds)
+        return phase_of(self.pod, self.mark, holds=lambda: self.holds)
 
     @property
     def keeps(self) -> bool:

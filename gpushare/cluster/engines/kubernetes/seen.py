@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -188,20 +188,20 @@ def is_replaced(pod: Thing) -> bool:
     return pod["spec"].get("restartPolicy") == "Always" and bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def phase_of(pod: Thing, mark: Mark, *, holds: bool) -> Phase | None:
+def phase_of(pod: Thing, mark: Mark, *, holds: Callable[[], bool]) -> Phase | None:
     """Of the task that the mark is about. None: nothing of it exists, or will. `holds`: its claims have devices."""
     if not mark.node:
         return None
     if pod["spec"].get("nodeName"):
         if is_over(pod):
-            return "stopping" if holds else None if is_replaced(pod) else "done"
+            return "stopping" if holds() else None if is_replaced(pod) else "done"
         if pod["metadata"].get("deletionTimestamp"):
             return "stopping"
         return "running" if (pod.get("status") or {}).get("phase") == "Running" else "starting"
     if pod["metadata"].get("deletionTimestamp") or mark.stop:
-        return "stopping" if holds else None
+        return "stopping" if holds() else None
     if mark.failed:
-        return "stopping" if holds else "failed"
+        return "stopping" if holds() else "failed"
     return "starting"
 
 
