@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-import gpushare_installation
 from gpushare.cli import output as _output
 from gpushare.cli.output import Column
 from gpushare.errors import NoSuchJob, NotPermitted, UsageError
@@ -69,12 +68,8 @@ def namespaced(function: Function) -> Function:
 
 def opened(kubeconfig: Path | None, context: str | None) -> Reader:
     """Raises UsageError where there is no way to a cluster."""
-    try:
-        from gpushare.kubernetes.reader import Reader, own_access
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed", hint=gpushare_installation.install_extra("kubernetes")
-        ) from None
+    from gpushare.kubernetes.reader import Reader, own_access
+
     return Reader(own_access(kubeconfig, context))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpushare.errors import GpushareError, UsageError
 
@@ -32,7 +33,7 @@ class Access:
     url: str
     token: Callable[[], str | None] = lambda: None
     tls: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of a pool of connections."""
+    """Names of files: ca_certs, cert_file, key_file; `insecure`: whoever answers is believed."""
     namespace: str = "default"
     """That of its context."""
 
@@ -67,11 +68,11 @@ class Access:
             cluster, user = cluster["cluster"], entry.get("user") or {}
             tls: dict[str, Any] = {}
             if cluster.get("insecure-skip-tls-verify"):
-                tls |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
+                tls["insecure"] = True
             else:
                 tls |= _file(cluster, "certificate-authority", "ca_certs", at)
             tls |= _file(user, "client-certificate", "cert_file", of) | _file(user, "client-key", "key_file", of)
-            url, namespace = str(cluster["server"]).rstrip("/"), found["context"].get("namespace") or "default"
+            url, namespace = _address(str(cluster["server"])), found["context"].get("namespace") or "default"
         except StopIteration:
             why = f"it has no context {context!r}" if context else "its current context is not there"
             raise UsageError(f"cannot read {shown} as a kubeconfig: {why}", code="bad_config") from None
@@ -93,6 +94,14 @@ def kubeconfigs(environ: Mapping[str, str] = os.environ) -> list[Path]:
     said = [Path(one) for one in environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     own = Path(environ.get("HOME") or "~").expanduser() / ".kube" / "config"
     return [path for path in said or [own] if path.exists()]
+
+
+def _address(text: str) -> str:
+    """Raises ValueError."""
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname or url.port == 0:  # one that is no number raises it
+        raise ValueError(f"{text!r} is no address of an API server")
+    return text.rstrip("/")
 
 
 def _named(files: Sequence[tuple[Path, Any]], kind: str, name: str) -> tuple[Path, dict[str, Any]]:

@@ -1,8 +1,7 @@
-"""The API server of the cluster, by plain HTTPS (urllib3).
+"""The API server of the cluster, by plain HTTPS (connection.py).
 
 `gpushare-dra` needs six requests, and the scheduler a dozen. The official client of Kubernetes for Python has all
-others, too, and takes more memory than the whole plugin may have; urllib3 is what that client stands on. access.py says
-where the server is and who asks.
+others, too, and takes more memory than the whole plugin may have. access.py says where the server is and who asks.
 """
 
 from __future__ import annotations
@@ -14,20 +13,16 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
-
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from http.client import HTTPMessage, HTTPResponse
+from typing import Any, NamedTuple
 
 from gpushare.errors import GpushareError, NoSuchJob
 from gpushare.kubernetes.access import Access
+from gpushare.kubernetes.connection import FAILURES, Connection, Connections
 from gpushare.kubernetes.stored import PROTOBUF
 
 __all__ = ["JSON", "MERGE", "STRATEGIC", "Access", "Answer", "Server", "Stream", "Unanswered"]
 
-CONNECT = 3.0
-"""Seconds."""
-TIMEOUT = urllib3.Timeout(connect=CONNECT, read=10.0)
 JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 STRATEGIC = "application/strategic-merge-patch+json"
 """Lists whose entries have names are merged by name. Only objects of Kubernetes itself take it."""
@@ -55,6 +50,12 @@ class Answer(GpushareError):
         """Seconds, where it says when to ask again."""
 
 
+class Reply(NamedTuple):
+    status: int
+    headers: HTTPMessage
+    data: bytes
+
+
 class Server:
     """Requests, each answered once or failed. May be used by several threads."""
 
@@ -62,18 +63,16 @@ class Server:
         """`agent`: how it calls itself. `connections`: how many it keeps open."""
         self._access = access
         self._agent = agent
-        if access.tls.get("cert_reqs") == "CERT_NONE":
-            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         self._counting = threading.Lock()
         self._answered: Counter[tuple[str, str]] = Counter()
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._pool = _pool(access, connections)
-        self._prefix = urllib3.util.parse_url(access.url).path or ""
+        self._connections = Connections(access, connections)
+        self._date = ""
         self.ahead = 0.0
         """Seconds that the API server's clock is ahead of this machine's, by its last answer."""
 
     def close(self) -> None:
-        self._pool.close()
+        self._connections.close()
 
     @property
     def answered(self) -> dict[tuple[str, str], int]:
@@ -115,53 +114,59 @@ class Server:
         answer = self._request("GET", path, accept=PROTOBUF)
         if answer.status >= 400:
             raise _refusal("GET", path, answer, _object(answer.data))
-        return bytes(answer.data)
+        return answer.data
 
     def stream(self, path: str, silence: float) -> Stream:
         """An answer that goes on: a watch. It ends when nothing has come for `silence` seconds. Raises as ask()."""
-        answer = self._request(
-            "GET", path, preload_content=False, timeout=urllib3.Timeout(connect=CONNECT, read=silence)
-        )
-        if answer.status < 400:
-            return Stream(answer)
-        try:
-            data = answer.data
-        except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise self._silent(error) from None
-        finally:
-            answer.close()
-        raise _refusal("GET", path, answer, _object(data))
+        with self._counted("GET") as statuses, contextlib.ExitStack() as stack:
+            connection = Connection(self._access)
+            stack.callback(connection.close)
+            answer = connection.ask("GET", path, None, self._headers(JSON), silence)
+            statuses.append(str(answer.status))
+            if answer.status < 400:
+                stack.pop_all()
+                return Stream(answer, connection)
+            refused = Reply(answer.status, answer.headers, answer.read())
+        raise _refusal("GET", path, refused, _object(refused.data))
 
-    def _request(
-        self, method: str, path: str, body: object = None, kind: str = JSON, *, accept: str = JSON, **how: Any
-    ) -> Any:
+    def _request(self, method: str, path: str, body: object = None, kind: str = JSON, accept: str = JSON) -> Reply:
+        sent = body if body is None or isinstance(body, bytes) else _compact(body)
+        with self._counted(method) as statuses, self._connections.one() as connection:
+            answer = connection.ask(method, path, sent, self._headers(accept, "" if sent is None else kind))
+            found = Reply(answer.status, answer.headers, answer.read())
+            statuses.append(str(found.status))
+        self._note_clock(found.headers)
+        return found
+
+    def _headers(self, accept: str, kind: str = "") -> dict[str, str]:
         headers = {"Accept": accept, "User-Agent": self._agent}
-        began, status = time.monotonic(), "none"
+        token = self._access.token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        if kind:
+            headers["Content-Type"] = kind
+        return headers
+
+    @contextlib.contextmanager
+    def _counted(self, method: str) -> Iterator[list[str]]:
+        """A request. The status of its answer comes into the list. Raises Unanswered."""
+        began = time.monotonic()
+        statuses: list[str] = []
         try:
-            token = self._access.token()
-            if token:
-                headers["Authorization"] = f"Bearer {token}"
-            if body is not None:
-                headers["Content-Type"] = kind
-            sent = body if body is None or isinstance(body, bytes) else _compact(body)
-            answer = self._pool.urlopen(method, self._prefix + path, sent, headers, redirect=False, **how)
-            status = str(answer.status)
-        except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise self._silent(error) from None
-        else:
-            self._note_clock(answer.headers)
-            return answer
+            yield statuses
+        except FAILURES as error:
+            raise Unanswered(f"the API server at {self._access.url} does not answer: {error}") from None
         finally:
             with self._counting:
-                self._answered[method, status] += 1
+                self._answered[method, statuses[0] if statuses else "none"] += 1
                 self._seconds[method] += time.monotonic() - began
 
-    def _note_clock(self, headers: Mapping[str, str]) -> None:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            self.ahead = parsedate_to_datetime(headers["Date"]).timestamp() - time.time()
-
-    def _silent(self, error: Exception) -> Unanswered:
-        return Unanswered(f"the API server at {self._access.url} does not answer: {error}")
+    def _note_clock(self, headers: HTTPMessage) -> None:
+        date = headers.get("Date", "")
+        if date != self._date:  # it has whole seconds, so the first answer of a second says most
+            self._date = date
+            with contextlib.suppress(TypeError, ValueError):
+                self.ahead = parsedate_to_datetime(date).timestamp() - time.time()
 
     def apply(self, path: str, body: object) -> dict[str, Any]:
         """Server-side: the fields of `body` are this driver's."""
@@ -171,8 +176,9 @@ class Server:
 class Stream:
     """Objects as they come, one a line. end() may be called by another thread."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: HTTPResponse, connection: Connection) -> None:
         self._answer = answer
+        self._connection = connection
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """Until the server ends it, or end() does. Raises Unanswered."""
@@ -185,47 +191,14 @@ class Stream:
                     if found is None:
                         raise Unanswered("the API server's watch is none")
                     yield found
-        except (OSError, urllib3.exceptions.HTTPError) as error:
+        except FAILURES as error:
             raise Unanswered(f"the API server's watch ended: {error}") from None
         finally:
             self._answer.close()
+            self._connection.close()
 
     def end(self) -> None:
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # it is over already
-            self._answer.shutdown()
-
-
-def _pool(access: Access, connections: int) -> urllib3.HTTPConnectionPool:
-    secure = access.url.startswith("https:")
-    tls = dict(access.tls) if secure else {}
-    pool = urllib3.connection_from_url(access.url, maxsize=connections, timeout=TIMEOUT, retries=False, **tls)
-    pool.ConnectionCls = _Tls if secure else _Plain
-    return pool
-
-
-class _Plain(HTTPConnection):
-    """Head and body of a request go out in one piece: written one after the other, they wake the server twice."""
-
-    _pieces: list[Any] | None = None
-
-    def request(self, *args: Any, **more: Any) -> None:
-        pieces: list[Any] = []
-        self._pieces = pieces
-        try:
-            super().request(*args, **more)
-        finally:
-            self._pieces = None
-        super().send(b"".join(pieces))
-
-    def send(self, data: Any) -> None:
-        if self._pieces is None:
-            super().send(data)
-        else:
-            self._pieces.append(data)
-
-
-class _Tls(_Plain, HTTPSConnection):
-    pass
+        self._connection.end()
 
 
 def _compact(body: object) -> bytes:
@@ -234,7 +207,7 @@ def _compact(body: object) -> bytes:
     return json.dumps(body, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _refusal(method: str, path: str, answer: Any, content: Mapping[str, Any] | None) -> GpushareError:
+def _refusal(method: str, path: str, answer: Reply, content: Mapping[str, Any] | None) -> GpushareError:
     words = answer.data.decode(errors="replace") if content is None else content.get("message")
     message = str(words or f"status {answer.status}").strip()[:LONGEST_MESSAGE]
     if answer.status == NOT_FOUND:

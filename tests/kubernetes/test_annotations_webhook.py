@@ -232,9 +232,9 @@ def test_a_webhook_whose_api_server_does_not_say_what_it_has_is_not_ready(tmp_pa
     try:
         with webhook_at(api, tmp_path) as webhook:
             until(lambda: "answers the API server" in webhook.log, lambda: webhook.log)
-            assert webhook.request("GET", "/ready").status == 503
+            assert webhook.request("GET", "/ready")[0] == 503
             assert webhook.review(pod({"gpu-fraction": "0.5"}, **OURS))["status"]["code"] == 503
             api.refuses = lambda *_: None
-            until(lambda: webhook.request("GET", "/ready").status == 200, "the webhook to be ready")
+            until(lambda: webhook.request("GET", "/ready")[0] == 200, "the webhook to be ready")
     finally:
         api.stop()

@@ -274,3 +274,13 @@ def test_a_kubeconfig_that_is_none(tmp_path, text):
     (tmp_path / "config").write_text(text)
     with pytest.raises(GpushareError, match="as a kubeconfig"):
         Access.of_kubeconfig(tmp_path / "config")
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:6443", "https://", "https://host:port", "https://host:0", "//host", ""])
+def test_an_address_that_is_none(node, tmp_path, address):
+    """An address without its scheme is not taken for one of this machine."""
+    content = json.loads(node.api.kubeconfig.read_text())
+    content["clusters"][0]["cluster"]["server"] = address
+    (tmp_path / "config").write_text(json.dumps(content))
+    with pytest.raises(GpushareError, match="as a kubeconfig"):
+        Access.of_kubeconfig(tmp_path / "config")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -16,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import urllib3
 import yaml
 from api_double import ApiDouble
 from cluster_double import ClusterDouble
@@ -79,8 +80,8 @@ class Webhook:
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, self.log
-        with contextlib.suppress(urllib3.exceptions.HTTPError, KeyError, ValueError):
-            return bool(self.request("GET", "/ready").status == 200)
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            return self.request("GET", "/ready")[0] == 200
         return False
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -96,21 +97,27 @@ class Webhook:
         (webhook,) = self.api.objects[CONFIGURATION]["webhooks"]
         return base64.b64decode(webhook["clientConfig"]["caBundle"]).decode()
 
-    def request(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """Raises an error of urllib3 where the certificate is not one of the configuration's CAs."""
-        pool = urllib3.HTTPSConnectionPool(
-            "127.0.0.1", self.port, ca_cert_data=self.bundle, server_hostname=NAME, assert_hostname=NAME, retries=False
-        )
-        with contextlib.closing(pool):
-            return pool.request(method, path, body=body, timeout=WITHIN)
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Raises ssl.SSLError where the certificate is not one of the configuration's CAs."""
+        context = ssl.create_default_context(cadata=self.bundle)
+        with (
+            socket.create_connection(("127.0.0.1", self.port), WITHIN) as plain,
+            context.wrap_socket(plain, server_hostname=NAME) as secure,
+        ):
+            connection = http.client.HTTPConnection(NAME)
+            connection.sock = secure
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
 
     def review(self, pod: Any, *, dry: bool = False) -> dict[str, Any]:
         (webhook,) = self.api.objects[CONFIGURATION]["webhooks"]
         asked = {"uid": str(uuid.uuid4()), "namespace": "team-a", "operation": "CREATE", "object": pod, "dryRun": dry}
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
-        answer = self.request("POST", webhook["clientConfig"]["service"]["path"], json.dumps(review).encode())
-        assert answer.status == 200, answer.data
-        content = answer.json()
+        path = webhook["clientConfig"]["service"]["path"]
+        status, data = self.request("POST", path, json.dumps(review).encode())
+        assert status == 200, data
+        content = json.loads(data)
         assert (content["kind"], content["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
         response = dict(content["response"])
         assert response.pop("uid") == asked["uid"]

@@ -20,9 +20,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import gpushare_installation
+from gpushare.cluster.engines.kubernetes.api import Api
 from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
 from gpushare.cluster.engines.kubernetes.fitting import told
 from gpushare.cluster.engines.kubernetes.mark import UNSAID, Mark
@@ -46,10 +45,6 @@ from gpushare.cluster.engines.seam import (
     Unanswered,
 )
 from gpushare.cluster.model import Place
-from gpushare.errors import UsageError
-
-if TYPE_CHECKING:
-    from gpushare.cluster.engines.kubernetes.api import Api
 
 __all__ = ["CANNOT", "Kubernetes", "make"]
 
@@ -70,14 +65,8 @@ MOST_NOTES = 50
 
 
 def make(context: Context) -> Kubernetes:
-    """Raises UsageError for settings that make no sense, and where the extra is not installed."""
+    """Raises UsageError for settings that make no sense."""
     settings = Settings.read(context.settings)
-    try:
-        from gpushare.cluster.engines.kubernetes.api import Api
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed", hint=gpushare_installation.install_extra("kubernetes")
-        ) from None
     woken = threading.Event()
     return Kubernetes(Api(settings, woken.set), settings, woken)
 
