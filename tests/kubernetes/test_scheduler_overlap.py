@@ -10,6 +10,7 @@ from kube_cluster import CLAIMS, PODS, KubeCluster
 from scheduler_stage import GIB, Ruled, Scheduler
 
 from gpushare.cluster.engines.kubernetes.api import AT_ONCE
+from gpushare.cluster.engines.kubernetes.turns import Turns
 from gpushare.cluster.engines.seam import Accepted, Deposed, Gone, Refused, Start
 from gpushare.cluster.model import Place
 
@@ -79,6 +80,31 @@ def test_as_many_as_there_are_threads_write_at_once(large, scheduler, monkeypatc
     answers = dict(scheduler.engine.start_all(commands(scheduler, uids)))
     assert list(answers.values()) == [Accepted()] * AT_ONCE
     assert bound(large) == Counter({f"p{number}": 1 for number in range(AT_ONCE)})
+
+
+def test_between_two_changes_of_a_claim_those_of_others_have_their_turn(large, scheduler, monkeypatch):
+    """Else the API server has not seen the first in its own cache when it is asked for the second, and works twice."""
+    uids, ask = submitted(large, 3), scheduler.api.server.ask
+    begun, claims = threading.Event(), []
+
+    def drawn():
+        yield from commands(scheduler, uids)
+        begun.set()
+
+    def asks(method, path, *more):
+        if method == "PATCH" and path.startswith(CLAIMS):
+            assert begun.wait(WITHIN)
+            claims.append(path.removeprefix(f"{CLAIMS}/"))
+        return ask(method, path, *more)
+
+    one_thread = Turns(1)
+    monkeypatch.setattr(scheduler.api, "turns", one_thread)
+    monkeypatch.setattr(scheduler.api.server, "ask", asks)
+    assert [answer for _, answer in scheduler.engine.start_all(drawn())] == [Accepted()] * 3
+    one_thread.close()
+    names = claims[:3]
+    assert len(set(names)) == 3
+    assert claims == [*names, *(f"{name}/status" for name in names)]
 
 
 def is_of_a_start(method: str, path: str) -> bool:

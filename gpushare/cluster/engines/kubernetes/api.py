@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from gpushare.cluster.engines.kubernetes.names import (
 )
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.kubernetes.starts import FAILURES, Starter
+from gpushare.cluster.engines.kubernetes.turns import Turns
 from gpushare.cluster.engines.kubernetes.volumes import Storage
 from gpushare.cluster.engines.kubernetes.writes import LONGEST, Gone, Refusal, Writer
 from gpushare.cluster.engines.seam import Measure, Unanswered
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 FIRST = 15.0
 """Seconds that the first lists may take."""
 AT_ONCE = 8
-"""Starts that overlap."""
+"""Requests of starts that overlap."""
 OF_PODS = (PODS, NODES)
 OF_STORAGE = (DISK_CLAIMS, DISKS, DISK_CLASSES)
 """As those of Storage."""
@@ -59,7 +59,7 @@ class Api:
     REFUSAL = Refusal
     LONGEST = LONGEST
     MOST_BEGUN = 2 * AT_ONCE
-    """Starts that may wait for a thread, or have one."""
+    """Starts of which a step may wait for a thread, or have one."""
 
     def __init__(self, settings: Settings, changed: Callable[[], None]) -> None:
         """Raises UsageError where there is no way to the API server."""
@@ -78,7 +78,7 @@ class Api:
         self.watched[NAMESPACES] = Watched(self.server, NAMESPACES, changed, keep=_labelled, optional=True)
         self.write = Writer(self.server, self.watched)
         self.starter = Starter(self.write)
-        self.threads = ThreadPoolExecutor(AT_ONCE, "start")
+        self.turns = Turns(AT_ONCE)
         with contextlib.suppress(Unanswered):
             self.carrier()
 
@@ -158,7 +158,7 @@ class Api:
             yield Measure(name, text, ("resource",), {(kind,): float(value(one)) for kind, one in watched.items()})
 
     def close(self) -> None:
-        self.threads.shutdown()
+        self.turns.close()
         for one in self.watched.values():
             one.close()
         self.server.close()

@@ -202,7 +202,7 @@ class Kubernetes(QueueKeeper):
         found = self._prepare(command, token)
         if not isinstance(found, list):
             return found
-        answer = self._api.starter.start(found, self._classes)
+        answer = self._begin(found).result()
         self._give_back(found, answer)
         return answer
 
@@ -217,11 +217,14 @@ class Kubernetes(QueueKeeper):
                     continue
                 if len(begun) == self._api.MOST_BEGUN:
                     yield self._end(*begun.popleft())
-                begun.append((command, found, self._api.threads.submit(self._api.starter.start, found, self._classes)))
+                begun.append((command, found, self._begin(found)))
             while begun:
                 yield self._end(*begun.popleft())
         finally:
             wait([future for _, _, future in begun])
+
+    def _begin(self, due: Sequence[Due]) -> Future[Answer]:
+        return self._api.turns.begin(self._api.starter.start(due, self._classes))
 
     def _end(self, command: Start, due: Sequence[Due], future: Future[Answer]) -> tuple[Start, Answer | None]:
         try:

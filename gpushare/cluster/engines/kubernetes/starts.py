@@ -1,10 +1,10 @@
 """What a start writes, in which order, and what is undone where a part of it is refused. Starts of different jobs may
-overlap, each in a thread of its own: none touches what another does."""
+overlap, step by step in several threads (turns.py): none touches what another does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.cluster.engines.kubernetes import local_volumes, writes
@@ -40,10 +40,13 @@ class Starter:
     told: dict[tuple[str, int], float] = field(default_factory=dict)
     """When who makes volumes was told the node of a pod's attempt."""
 
-    def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Answer:
+    def start(self, due: Sequence[Due], classes: Mapping[str, Thing]) -> Generator[None, None, Answer]:
         """All marks, then all claims, then all volumes, then all bindings: what a pod of a group lacks is known before
         one is bound, and none is while the volume of another is made. The mark of one alone comes with its binding.
-        Unless it is Accepted, those that are not bound hold nothing."""
+        Unless it is Accepted, those that are not bound hold nothing.
+
+        It stops once, for starts of others: an API server that is asked at once for the next change of a claim has not
+        seen the last one in its own cache yet, and does most of its work twice."""
         begun: list[Due] = []
         crowded = too_few_volumes(due)
         if crowded:
@@ -58,17 +61,19 @@ class Starter:
             except writes.Refusal as error:
                 return self._undo(begun, Refused(str(error)))
             begun.append(one)
-        steps = [lambda one: self._allocate(one, classes), self._make_volumes]
+        steps = [self._protect, lambda one: self._allocate(one, classes), self._make_volumes]
         for step in steps if makes_volumes else [*steps, self._bind]:
             for one in due:
                 refused = step(one)
                 if refused is not None:
                     return self._undo(begun, refused)
+            if step == self._protect:
+                yield
         return Accepted()
 
     def finish(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
         """What is left of a start of which the mark is there. Where that is refused, it holds nothing."""
-        refused = self._allocate(one, classes) or self._make_volumes(one) or self._bind(one)
+        refused = self._protect(one) or self._allocate(one, classes) or self._make_volumes(one) or self._bind(one)
         if refused is not None and one.member.joins:
             self.write.mark(one.member, Mark(token=one.mark.token))  # the task goes on without it
             self.write.free(one.member)
@@ -100,11 +105,19 @@ class Starter:
             raise
         self.write.free(one.member)
 
-    def _allocate(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
+    def _protect(self, one: Due) -> Refused | None:
         if one.devices is None:
             return Refused(f"there is no GPU {one.mark.gpus} on {one.mark.node}", one.mark.node)
         if one.member.asked is None:
             return Refused("one of its claims is gone")
+        try:
+            self.write.protect(one.member)
+        except FAILURES as error:
+            return Refused(str(error) or "one of its claims is gone")
+        return None
+
+    def _allocate(self, one: Due, classes: Mapping[str, Thing]) -> Refused | None:
+        assert one.devices is not None
         try:
             self.write.allocate(one.member, one.mark, classes, one.devices, one.blocks)
         except FAILURES as error:

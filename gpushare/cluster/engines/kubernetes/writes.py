@@ -161,6 +161,15 @@ class Writer:
 
     # ---- claims ----------------------------------------------------------------------------------------
 
+    def protect(self, member: Member) -> None:
+        """Its claims that are to be allocated stay as long as they are."""
+        for place, claim in enumerate(member.claims):
+            if not ((claim.get("status") or {}).get("allocation") or member.joins or carried.is_carried(claim)):
+                try:
+                    self._protect(member, place)
+                except Conflict:
+                    self._claim_again(member, place)  # allocate() looks at it, and tries again
+
     def allocate(
         self,
         member: Member,
