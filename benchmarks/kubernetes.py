@@ -11,6 +11,7 @@ has claims of its own (Kubernetes 1.34), kube-scheduler then starts some in the 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -40,6 +41,7 @@ from gpushare.cluster.service.of_queue import QueueRounds  # noqa: E402
 from gpushare.cluster.store import Store  # noqa: E402
 from gpushare.kubernetes.server import MERGE, Access, Server  # noqa: E402
 from gpushare.kubernetes.slices import resource_slice  # noqa: E402
+from gpushared.cluster.command import COLLECT_AFTER  # noqa: E402
 
 GPUS = 8
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -165,6 +167,7 @@ def scheduler(cluster: RealApiServer, options: argparse.Namespace, folder: Path)
     """Pods a second, from the first round to the last binding."""
     if not cluster.own:
         engine_api._keeps = with_claims(engine_api._keeps)
+    gc.set_threshold(COLLECT_AFTER)
     settings = Settings(kubeconfig=str(cluster.schedulers))
     woken = threading.Event()
     engine = Kubernetes(engine_api.Api(settings, woken.set), settings, woken)
