@@ -65,6 +65,21 @@ def test_a_file_appears_whole_and_is_read_or_is_none(tmp_path: Path, monkeypatch
     assert Path("a").stat().st_mode & 0o777 == 0o600
     Path("a").write_text("{")
     assert keeper.read_json("a") is None
+
+
+def test_what_stands_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its user can put it there."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    assert keeper.read_json("pipe") is None
+    held = os.open("pipe", os.O_RDWR)
+    try:
+        assert keeper.read_json("pipe") is None, "somebody may write yet, and does not"
+    finally:
+        os.close(held)
+    Path("real").write_text("1")
+    Path("link").symlink_to("real")
+    assert keeper.read_json("real") == 1 and keeper.read_json("link") is None
     Path(f".a.{os.getpid()}").symlink_to("elsewhere")
     with pytest.raises(OSError):
         keeper.write_json("a", 1)
