@@ -184,6 +184,13 @@ def test_a_job_that_has_ended_is_shown_as_it_was_last(lent) -> None:
     assert ended["outcome"]["peak"] == {GPU: last[0]["peak"]} and ended["processes"] == []
 
 
+def test_the_history_has_a_thousand_letters_of_a_command(daemon: InProcess) -> None:
+    job = daemon.client.register({**JOB, "command": ["x" * 5000]})["id"]
+    picture = daemon.call(lambda: daemon.daemon.api.views.picture(daemon.shell.registry.get(job)))
+    assert list(map(len, picture["command"])) == [1000]
+    assert picture["name"] == "train" and picture["outcome"] is None
+
+
 # ---- who may see what -------------------------------------------------------------------------------
 
 KILLED = {"code": "reclaim"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -276,6 +277,34 @@ def test_a_job_that_waits_is_withdrawn_by_a_stop_and_its_caller_hears_so(daemon:
     call.sock.settimeout(10)
     assert b"409" in call.sock.recv(4096).partition(b"\r\n")[0]
     call.sock.close()
+
+
+def handles() -> int:
+    """Of processes."""
+    found = 0
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += "pidfd" in str(one.readlink())
+    return found
+
+
+def test_a_second_call_for_a_job_that_waits_takes_over_and_the_job_keeps_its_wrapper(daemon: InProcess) -> None:
+    first = daemon.client.register(FULL)
+    call = Call(daemon, WAITS)
+    until(lambda: len(daemon.client.jobs()) == 2)
+    assert handles() == 2, "of the wrapper of each job"
+    admission = daemon.shell.registry.get(JOB).admission
+    again = Call(daemon, WAITS)
+    until(lambda: daemon.shell.registry.get(JOB).admission is not admission)
+    daemon.client.end(first["id"], 0, None)
+    again.sock.settimeout(10)
+    assert again.sock.recv(4096).startswith(b"HTTP/1.1 200")
+    for one in (call, again):
+        one.sock.close()
+    until(lambda: not daemon.daemon.api.guard.listener._connections)
+    until(lambda: handles() <= 1)
+    wrapper = daemon.shell.registry.get(JOB).wrapper
+    assert handles() == 1 and wrapper.alive(), "the end of the first call is not the end of the job's wrapper"
 
 
 @pytest.mark.parametrize(

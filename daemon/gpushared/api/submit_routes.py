@@ -71,10 +71,11 @@ class SubmitRoutes(Routes):
                 wrapper.close()
             if record is not None:
                 return web.json_response(self.views.job(record, self.viewer(request)))
-            record = await self._submit(_job_id(known), spec, wait, wrapper)
+            record = self._submit(_job_id(known), spec, wait, wrapper)
         except BaseException:
             wrapper.close()
             raise
+        record = await self._admission_of(record)  # whatever becomes of this call, the handle is the job's now
         return web.json_response(self.views.job(record, self.viewer(request)), status=201)
 
     def _spec(self, body: RequestBody, caller: Caller) -> JobSpec:
@@ -144,7 +145,7 @@ class SubmitRoutes(Routes):
         self.shell.commits.soon()  # what it was promised is in the notes of an earlier daemon, or in its page
         return record
 
-    async def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> JobRecord:
+    def _submit(self, job: str, spec: JobSpec, wait: float | None, wrapper: Process) -> JobRecord:
         allowed = self.access.admit(spec, self.shell.registry.bytes_of_live(spec.uid))
         if isinstance(allowed, Reason):
             raise Rejected(self.access.viewer(spec.uid).told(allowed))
@@ -154,7 +155,7 @@ class SubmitRoutes(Routes):
         record.admission = asyncio.get_running_loop().create_future()
         self.shell.registry.set_wrapper(record, wrapper)
         self.shell.feed(JobSubmitted(job, spec, wait))
-        return await self._admission_of(record)
+        return record
 
     async def _admission_of(self, record: JobRecord) -> JobRecord:
         """Wait for it. A second call for the same job replaces the first."""
