@@ -4,15 +4,12 @@ that suit each of them. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from gpushare.cluster.engines.kubernetes.groups import Line
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.model import Selector
 from gpushare.kubernetes.amounts import written
-
-if TYPE_CHECKING:
-    from gpushare.cluster.engines.kubernetes.board import Member
 
 __all__ = ["compare", "find_nodes", "selector"]
 

@@ -22,9 +22,10 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 
 from gpushare.cluster.engines.kubernetes.api import Api
-from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed, Member
+from gpushare.cluster.engines.kubernetes.board import Board, Due, Listed
 from gpushare.cluster.engines.kubernetes.fitting import told
 from gpushare.cluster.engines.kubernetes.mark import UNSAID, Mark
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.names import Thing
 from gpushare.cluster.engines.kubernetes.queue_keeper import QueueKeeper
 from gpushare.cluster.engines.kubernetes.room import Room

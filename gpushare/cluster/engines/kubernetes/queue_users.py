@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gpushare.cluster.engines.kubernetes import fitting
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.names import QUEUE, Thing
 from gpushare.errors import UsageError
 from gpushare.kubernetes import fields
-
-if TYPE_CHECKING:
-    from gpushare.cluster.engines.kubernetes.board import Member
 
 __all__ = ["FIELDS", "Users", "bar", "check"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gpushare.cluster.engines.kubernetes.board import Board, Member
+from gpushare.cluster.engines.kubernetes.board import Board
 from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.needs import NONE, Needs
 from gpushare.cluster.engines.seam import Busy, Refused
 from gpushare.cluster.model import Place

@@ -7,13 +7,10 @@ node, as any pod does. The others join it there when it has its GPUs: they get t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.names import GROUP, QUEUE, Key
 from gpushare.cluster.engines.kubernetes.seen import Kept
-
-if TYPE_CHECKING:
-    from gpushare.cluster.engines.kubernetes.board import Member
 
 __all__ = ["tie"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.cluster.engines.kubernetes import mark as marks
-from gpushare.cluster.engines.kubernetes.board import HOLD
+from gpushare.cluster.engines.kubernetes.member import HOLD
 from gpushare.cluster.engines.kubernetes.names import MARK, QUEUE, Key, Thing
 from gpushare.cluster.engines.kubernetes.queue_objects import ACCEPTED
 from gpushare.cluster.engines.kubernetes.seen import seconds

@@ -14,9 +14,9 @@ from typing import Any
 from gpushare.cluster.engines.kubernetes import local_volumes
 from gpushare.cluster.engines.kubernetes import mark as marks
 from gpushare.cluster.engines.kubernetes.allocation import Device, allocation, for_pod, reserved, results
-from gpushare.cluster.engines.kubernetes.board import Member
 from gpushare.cluster.engines.kubernetes.cache import Watched
 from gpushare.cluster.engines.kubernetes.mark import Mark
+from gpushare.cluster.engines.kubernetes.member import Member
 from gpushare.cluster.engines.kubernetes.names import (
     CLAIM,
     CLAIMS,
