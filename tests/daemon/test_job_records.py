@@ -137,6 +137,15 @@ def test_of_too_many_ended_jobs_the_user_with_the_most_loses_the_oldest(registry
     assert [one.id for one in registry.all()] == ["0", "2", "3", "4"]
 
 
+def test_ended_jobs_of_an_earlier_daemon_count_and_are_the_oldest(registry, monkeypatch) -> None:
+    monkeypatch.setattr(registry_, "ENDED_KEPT", 3)
+    for id in ("old", "older than none"):
+        registry.take_up(JobRecord(id, spec(), state=JobState.ENDED))
+    for id in ("a", "b"):
+        registry.end(registry.open(id, spec()))
+    assert [one.id for one in registry.all()] == ["older than none", "a", "b"]
+
+
 # ---- the end ----------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -482,6 +483,33 @@ def test_a_full_disk_costs_what_it_costs_and_no_more(path, quick, monkeypatch, c
     until(lambda: any("written again" in one.message for one in caplog.records) or tick(usage))
     usage.close()
     assert kept(path, "max(usage)") == 9
+
+
+def test_what_is_rolled_back_was_never_written(path):
+    file = File(path, START)
+    second(file, 0, {A: amounts(1)})
+    file.commit(START)
+    second(file, 1, {A: amounts(2)})
+    file.roll_back()
+    file.roll_back()
+    assert read(file, 0, 10) == {A: [(0, 1)]}
+    file.close()
+
+
+def test_a_question_that_comes_alone_is_answered_soon_and_without_a_history_at_once(path):
+    async def story() -> None:
+        usage = UsageHistory(path.parent)
+        assert await usage.ask(lambda file: 7) is None, "it is not started"
+        usage.start()
+        usage.look({A: amounts(1)}, WHO.__getitem__, START / 1000)
+        while await usage.ask(lambda file: 7) is None:  # until there is a file
+            usage.look({A: amounts(1)}, WHO.__getitem__, START / 1000 + 1)
+        await asyncio.sleep(0.05)
+        assert await usage.ask(lambda file: 7) == 7
+        usage.close()
+        assert await UsageHistory().ask(lambda file: 7) is None
+
+    asyncio.run(asyncio.wait_for(story(), 9))
 
 
 def test_room_that_was_made_stays_made(path, monkeypatch):
