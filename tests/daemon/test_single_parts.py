@@ -787,6 +787,22 @@ def test_a_suspender_is_told_what_to_do_with_which_processes() -> None:
     assert stage.gates == [(1, False), (2, False)], "of what is not"
 
 
+def test_a_job_is_suspended_as_soon_as_its_programs_say_that_they_are_quiet() -> None:
+    async def story() -> None:
+        stage = Followed()
+        stage.quiet = TrimSeen(begun=True, done=False)
+        suspenders = stage.suspenders()
+        one = suspenders.come("a", process(500))
+        suspenders.effects()[do.Suspend](do.Suspend("a", 7, (1, 2), 512, 5.0))
+        stage.quiet = TrimSeen(begun=True, done=True)
+        suspenders.trimmed("b")
+        assert len(one.commands) == 1
+        suspenders.trimmed("a")
+        assert [item["command"] for item in (await one.commands.take(1.0)).items] == ["report", "suspend"]
+
+    run(story)
+
+
 def test_a_core_that_is_new_has_each_follower_asked_where_it_stands() -> None:
     """The core that failed may have told it something that it has not heard."""
     stage = Followed()
