@@ -359,7 +359,8 @@ static void a_binding_ends_once(void) {
     gs_binding_add(object, number, 60, 2);
     REQUIRE(gs_block_release(2, &number, &last) && last);
     gs_block_let_go(number);
-    gs_bindings_end(object, -1, 61, UINT64_MAX); /* it begins before this range */
+    gs_bindings_end(object, -1, 61, UINT64_MAX); /* it begins before this range, */
+    gs_bindings_end(object, -1, 65, UINT64_MAX); /* and before this one */
     gs_bindings_end(object, -1, 50, 11);         /* and ends behind this one */
     REQUIRE(used_on(0) == 3);
     gs_bindings_end(object, -1, 50, 12);
