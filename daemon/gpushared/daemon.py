@@ -9,8 +9,9 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from gpushare.errors import GpushareError
 from gpushare.quantity import format_bytes
@@ -130,7 +131,8 @@ class Daemon:
         log.info("stopped")
 
     async def _serve(self) -> None:
-        loops = (self._sample(), self._look_after(), self._keep_house(), self._write_history(), self.shell.turns.keep())
+        lasting = map(self._lasting, (self._sample, self._look_after, self._keep_house))
+        loops = (*lasting, self._write_history(), self.shell.turns.keep())
         tasks = [asyncio.create_task(one) for one in loops]
         await self._stop.wait()
         self.shell.registry.closing = True
@@ -141,6 +143,15 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.shell.commits.quietly()
+
+    async def _lasting(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A bug of ours costs a round, not the loop: without it owners would wait, and suspended programs stay so."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                self.shell.core_loop.errors += 1
+                log.exception("a round of the daemon failed", extra=facts(what=loop.__name__.strip("_")))
 
     def stop(self) -> None:
         self._stop.set()

@@ -24,7 +24,7 @@ def thing(**fields: Any) -> Any:
     return SimpleNamespace(**fields)
 
 
-class Ended(Exception):
+class Ended(BaseException):
     """The test has seen enough rounds."""
 
 
@@ -118,6 +118,31 @@ def test_the_history_says_when_it_wants_the_next_sample(monkeypatch, caplog) -> 
     rounds.run(rounds.daemon._write_history)
     assert rounds.pauses == [history.EVERY] * 4 and rounds.daemon.shell.core_loop.errors == 4
     assert caplog.text.count("the usage history took no sample") == 4
+
+
+@pytest.mark.parametrize("name", ["_sample", "_look_after", "_keep_house"])
+def test_a_round_that_fails_is_one_round(monkeypatch, caplog, name) -> None:
+    rounds = Rounds(monkeypatch)
+    rounds.jobs.append(object())
+    loop = getattr(rounds.daemon, name)
+    rounds.run(loop, 1)
+    whole = rounds.run(loop, 1)
+    shell, monitor = rounds.daemon.shell, rounds.daemon.health_monitor
+    real = shell.processes, shell.driver, monitor.poll
+
+    def fails(*_: object) -> None:
+        """The first that is asked in a round; the next round goes well."""
+        shell.processes, shell.driver, monitor.poll = real
+        raise ZeroDivisionError
+
+    shell.driver, shell.processes = thing(sample_soon=fails), thing(give_up_broken=fails)
+    monitor.poll = fails
+
+    async def lasting() -> None:
+        await rounds.daemon._lasting(loop)
+
+    assert rounds.run(lasting, 2)[-len(whole) :] == whole, "the second round"
+    assert shell.core_loop.errors == 1 and caplog.text.count("a round of the daemon failed") == 1
 
 
 # ---- housekeeping -----------------------------------------------------------------------------------
