@@ -10,7 +10,7 @@ from kube_cluster import CLAIMS, PODS, KubeCluster
 from scheduler_stage import GIB, Ruled, Scheduler
 
 from gpushare.cluster.engines.kubernetes.api import AT_ONCE
-from gpushare.cluster.engines.kubernetes.turns import Turns
+from gpushare.cluster.engines.kubernetes.stepwise import Stepwise
 from gpushare.cluster.engines.seam import Accepted, Deposed, Gone, Refused, Start
 from gpushare.cluster.model import Place
 
@@ -97,8 +97,8 @@ def test_between_two_changes_of_a_claim_those_of_others_have_their_turn(large, s
             claims.append(path.removeprefix(f"{CLAIMS}/"))
         return ask(method, path, *more)
 
-    one_thread = Turns(1)
-    monkeypatch.setattr(scheduler.api, "turns", one_thread)
+    one_thread = Stepwise(1)
+    monkeypatch.setattr(scheduler.api, "stepwise", one_thread)
     monkeypatch.setattr(scheduler.api.server, "ask", asks)
     assert [answer for _, answer in scheduler.engine.start_all(drawn())] == [Accepted()] * 3
     one_thread.close()

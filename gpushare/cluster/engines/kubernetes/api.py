@@ -30,7 +30,7 @@ from gpushare.cluster.engines.kubernetes.names import (
 )
 from gpushare.cluster.engines.kubernetes.settings import Settings
 from gpushare.cluster.engines.kubernetes.starts import FAILURES, Starter
-from gpushare.cluster.engines.kubernetes.turns import Turns
+from gpushare.cluster.engines.kubernetes.stepwise import Stepwise
 from gpushare.cluster.engines.kubernetes.volumes import Storage
 from gpushare.cluster.engines.kubernetes.writes import LONGEST, Gone, Refusal, Writer
 from gpushare.cluster.engines.seam import Measure, Unanswered
@@ -78,7 +78,7 @@ class Api:
         self.watched[NAMESPACES] = Watched(self.server, NAMESPACES, changed, keep=_labelled, optional=True)
         self.write = Writer(self.server, self.watched)
         self.starter = Starter(self.write)
-        self.turns = Turns(AT_ONCE)
+        self.stepwise = Stepwise(AT_ONCE)
         with contextlib.suppress(Unanswered):
             self.carrier()
 
@@ -158,7 +158,7 @@ class Api:
             yield Measure(name, text, ("resource",), {(kind,): float(value(one)) for kind, one in watched.items()})
 
     def close(self) -> None:
-        self.turns.close()
+        self.stepwise.close()
         for one in self.watched.values():
             one.close()
         self.server.close()

@@ -225,7 +225,7 @@ class Kubernetes(QueueKeeper):
             wait([future for _, _, future in begun])
 
     def _begin(self, due: Sequence[Due]) -> Future[Answer]:
-        return self._api.turns.begin(self._api.starter.start(due, self._classes))
+        return self._api.stepwise.begin(self._api.starter.start(due, self._classes))
 
     def _end(self, command: Start, due: Sequence[Due], future: Future[Answer]) -> tuple[Start, Answer | None]:
         try:

@@ -1,5 +1,5 @@
 """What a start writes, in which order, and what is undone where a part of it is refused. Starts of different jobs may
-overlap, step by step in several threads (turns.py): none touches what another does."""
+overlap, step by step in several threads (stepwise.py): none touches what another does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts in steps, many at once: after a step of one, those that came before its next step have their turn."""
+"""Starts in steps, many at once: between two steps of one come the steps of others that wait."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from gpushare.cluster.engines.seam import Answer
 
-__all__ = ["Turns"]
+__all__ = ["Stepwise"]
 
 Steps = Generator[None, None, Answer]
 
 
-class Turns:
+class Stepwise:
     """Each step runs in one of so many threads."""
 
     def __init__(self, threads: int) -> None:
