@@ -106,7 +106,7 @@ def test_ps_of_the_past(gpushare, history):
 
 def test_only_with_a(gpushare, history):
     code, out, err = gpushare("ps")
-    assert (code, out) == (3, "") and "no daemon runs on this node" in err
+    assert (code, out) == (3, "") and "no daemon runs on this node" in err and "hint: `gpushare run` starts one" in err
 
 
 @pytest.mark.parametrize(
