@@ -9,6 +9,7 @@ It has its own directory, service and node daemon, and stops them at the end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -165,7 +166,8 @@ class Stage:
         if self.service is None:
             return
         for id in self.jobs() if self.service.poll() is None else ():
-            self.ask("cancel", "--now", id)
+            with contextlib.suppress(GpushareError):  # it has ended meanwhile
+                self.ask("cancel", "--now", id)
         deadline = time.monotonic() + WITHIN
         while self.service.poll() is None and self.jobs() and time.monotonic() < deadline:
             time.sleep(0.2)
