@@ -17,6 +17,7 @@ from daemon_harness import GIB, GPU, InProcess, until
 from gpushare._layout import ffi, lib
 from gpushare.errors import NotPermitted, Refused
 from gpushared.api import placement_routes
+from gpushared.api.node_routes import NodeRoutes
 from gpushared.api.placement_routes import PlacementRoutes
 from gpushared.api.routes import Routes
 from gpushared.api.submit_routes import SubmitRoutes
@@ -245,6 +246,13 @@ def test_who_submits_within_a_placement(uid, owner, admin, why) -> None:
     with pytest.raises(kind, match=words):
         routes._placed(caller, None)
     assert taken == []
+
+
+@pytest.mark.parametrize("sock", [None, thing(family=socket.AF_INET)], ids=["none", "TCP"])
+def test_only_who_comes_by_a_unix_socket_is_told_which_daemon_this_is(sock) -> None:
+    request: Any = thing(transport=thing(get_extra_info=lambda what: sock))
+    with pytest.raises(NotPermitted, match="metrics only"):
+        asyncio.run(object.__new__(NodeRoutes).get_version(request))
 
 
 # ---- suspending -------------------------------------------------------------------------------------
