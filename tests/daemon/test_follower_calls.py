@@ -14,6 +14,7 @@ import pytest
 from daemon_harness import GIB, GPU, InProcess, until
 
 from gpushare.errors import Refused
+from gpushare.standstill import stands_still
 from gpushared.api import follower_routes
 from gpushared.core.events import THERE
 
@@ -169,8 +170,8 @@ def test_a_stopped_program_is_named_with_what_to_do(daemon: InProcess, job: str,
         body = {"number": 0, "where": "running", "pid": os.getpid()}
         assert call(daemon, "POST", job, "suspender", body)[0] == 200
         subprocess.run(["kill", "-STOP", str(one.pid), str(other.pid)], check=True)
+        until(lambda: stands_still(one.pid) and stands_still(other.pid))
         stopped = min(one.pid, other.pid)
-        until(lambda: call(daemon, "POST", job, "suspend", {})[0] == 409)
         with pytest.raises(Refused) as refused:
             daemon.client.suspend(job)
         assert refused.value.code == "not_suspended"
