@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import functions_def
 
 PROGRAM = """
@@ -18,7 +20,8 @@ static const struct { const char *name; call function; } all[] = {
 #define GS_FN(base, symbol, since, stream, family, rule) {#symbol, (call)symbol},
 #include "functions.def"
 };
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argv;
     printf("{");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (all[i].function == NULL)
@@ -27,7 +30,9 @@ int main(void) {
         fflush(stdout);
         pid_t child = fork();
         if (child == 0)
-            _exit(cuInit(0) != 0 ? 250 : all[i].function(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL) & 255);
+            _exit(argc == 1 && cuInit(0) != 0
+                      ? 250
+                      : all[i].function(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL) & 255);
         waitpid(child, &status, 0);
         printf("%s\\"%s\\": [%d, %d]", i ? ", " : "", all[i].name, WIFSIGNALED(status), WEXITSTATUS(status));
     }
@@ -37,7 +42,8 @@ int main(void) {
 """
 
 
-def test_each_hook_may_be_the_first_call_of_a_program(host, compile_c, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("uninitialised", [(), ("no cuInit",)], ids=["after cuInit", "alone"])
+def test_each_hook_may_be_the_first_call_of_a_program(host, compile_c, tmp_path, uninitialised) -> None:
     """With nothing in place of each argument the driver says the same as without us, and nobody crashes."""
     source = tmp_path / "first_call.c"
     source.write_text(PROGRAM)
@@ -50,8 +56,9 @@ def test_each_hook_may_be_the_first_call_of_a_program(host, compile_c, tmp_path,
         "-Wl,--unresolved-symbols=ignore-all",
     )
     program = compile_c(str(source), *flags, target="first_call")
-    alone = host.run([program], LD_PRELOAD=None).said
-    hooked = host.run([program], GPUSHARE_LIMIT="4Gi").said
+    command = [program, *uninitialised]
+    alone = host.run(command, LD_PRELOAD=None).said
+    hooked = host.run(command, GPUSHARE_LIMIT="4Gi").said
     hooks = {row.symbol for row in functions_def.rows() if row.rule == "HOOK"}
     assert len(hooks & set(alone)) > 90, json.dumps(sorted(hooks - set(alone)))
     assert {name: hooked[name] for name in hooks & set(alone)} == {name: alone[name] for name in hooks & set(alone)}
