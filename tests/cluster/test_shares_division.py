@@ -130,3 +130,18 @@ def test_numbers_of_gpus_are_read_exactly() -> None:
     for wrong in (-1, "x", float("nan"), float("inf"), 10**9, None):
         with pytest.raises(QuantityError):
             gpus(wrong)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 40 * MICRO), levels)
+def test_what_an_unsatisfied_queue_gets_is_its_weight_in_what_was_left(total, level) -> None:
+    within = sum(min(claim.cap, claim.cap if claim.quota is None else claim.quota) for claim in level) <= total
+    for part, claim in zip(divide(total, level), level, strict=True):
+        if within and not part.capped and part.weights:
+            assert part.surplus - part.left * claim.weight // part.weights in (0, 1)
+
+
+def test_a_class_that_nothing_reaches_shares_nothing() -> None:
+    high, low = (Claim(quota=1, cap=10, weight=3, priority=priority) for priority in (1, 0))
+    parts = divide(6, [high, high, low])
+    assert [(part.surplus, part.left, part.weights) for part in parts] == [(2, 3, 6), (1, 3, 6), (0, 0, 0)]
