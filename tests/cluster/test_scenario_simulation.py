@@ -63,6 +63,18 @@ def test_time_after_the_last_decision_counts() -> None:
     assert run.timeline.used() == pytest.approx(1)
 
 
+def test_a_queue_that_has_no_job_yet_is_in_the_record_as_well() -> None:
+    run = simulation()
+    run.submit([one("first", at=5, duration=10)])
+    run.hand(QueueAdded(Queue("c")))
+    run.finish()
+    assert {name: (run.timeline.held(name, 0), run.timeline.mean(name)) for name in run.timeline.queues} == {
+        "a": (0, pytest.approx(10 / 15)),
+        "b": (0, 0.0),
+        "c": (0, 0.0),
+    }
+
+
 def test_a_job_that_was_stopped_starts_from_its_beginning() -> None:
     run = simulation()
     run.submit([one("loser", amount=2, duration=10), one("owner", "b", 2, at=4, duration=3)])
