@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-__all__ = ["HOW", "LOOKED_AT", "stands_still", "stays_still"]
+__all__ = ["HOW", "LOOKED_AT", "PROBLEM", "stands_still", "stays_still"]
 
 GROUPS = Path("/sys/fs/cgroup")
 PROCESSES = Path("/proc")
@@ -13,6 +13,8 @@ STOPPED = ("T", "t")
 """By a signal; by a debugger."""
 HOW = "Ctrl-Z, SIGSTOP, a debugger or `docker pause`"
 """For people."""
+PROBLEM = f"it stands still ({HOW}), and the driver would wait for it"
+"""Why its job is not suspended, and not brought back."""
 LOOKED_AT = 0.2
 """Seconds: who stands still for so long does not go on by itself. Tools that watch a program (strace, py-spy) stop it,
 too, many times a second and each time for a moment."""

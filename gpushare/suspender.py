@@ -52,7 +52,7 @@ class Suspender(Follower[api.SuspendCommand]):
             return checkpoint.Result("unknown", self.problem)
         if command["command"] != "report" and any(map(standstill.stays_still, pids)):
             where = checkpoint.whereabouts(self.driver, pids) if command["command"] == "resume" else "running"
-            return checkpoint.Result(where, f"it stands still ({standstill.HOW}), and the driver would wait for it")
+            return checkpoint.Result(where, standstill.PROBLEM)
         match command["command"]:
             case "suspend":
                 short = host_memory.shortage(pids[0], int(command["bytes"])) if pids else ""

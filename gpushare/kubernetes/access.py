@@ -33,7 +33,7 @@ class Access:
     url: str
     token: Callable[[], str | None] = lambda: None
     tls: Mapping[str, Any] = field(default_factory=dict)
-    """Names of files: ca_certs, cert_file, key_file; `insecure`: whoever answers is believed."""
+    """Names of files: ca_certs, cert_file, key_file. With `insecure` the server's certificate is not checked."""
     namespace: str = "default"
     """That of its context."""
 

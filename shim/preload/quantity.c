@@ -111,10 +111,10 @@ static bool share(struct gs_quantity *quantity, struct number number, uint64_t u
 }
 
 static bool with_exponent(struct gs_quantity *quantity, struct number number, struct span rest) {
-    rest = skip(rest, 1); /* what stands behind the text is neither a sign nor a digit */
-    if (rest.at[0] == '+')
+    rest = skip(rest, 1);
+    if (rest.length > 0 && rest.at[0] == '+')
         rest = skip(rest, 1);
-    if (rest.length > 2 || !is_digit(rest.at[0]) || !is_digit(rest.at[rest.length - 1]))
+    if (rest.length < 1 || rest.length > 2 || !is_digit(rest.at[0]) || !is_digit(rest.at[rest.length - 1]))
         return false;
     unsigned exponent = (unsigned)(rest.at[0] - '0');
     if (rest.length == 2)
@@ -224,7 +224,7 @@ bool gs_duration_parse(const char *text, uint32_t *milliseconds) {
                                         {"min", 60000}, {"h", 3600000}, {"d", 86400000}};
     struct span rest = trim(text), start = rest;
     struct number number;
-    if (rest.at[0] == '.' || !split_number(&rest, &number))
+    if (rest.length == 0 || rest.at[0] == '.' || !split_number(&rest, &number))
         return false;
     size_t length = start.length - rest.length, whole = length - number.scale - number.pointed;
     if (whole > 9 || number.scale > 9 || (number.pointed && number.scale == 0))

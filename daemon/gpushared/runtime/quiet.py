@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.standstill import HOW, LOOKED_AT
+from gpushare.standstill import LOOKED_AT, PROBLEM
 from gpushared.clients.credit import CreditPages
 
 LOOK_AGAIN = 0.05
 """Seconds: a process may also end, and say nothing."""
 BUSY = "a call of its program waits for the GPU"
-STILL = f"it stands still ({HOW}), and the driver would wait for it"
 CANNOT = "its program cannot hold back its calls: it ends, or its library is from another version"
 
 Then = Callable[[str, float], None]
@@ -71,7 +70,7 @@ class Quiet:
         elif not silent:
             self._end(job, "", now)
         elif any(now - since >= LOOKED_AT for since in wait.still.values()):
-            self._end(job, STILL, now)
+            self._end(job, PROBLEM, now)
         elif now >= wait.until:
             self._end(job, BUSY, now)
         else:
