@@ -224,9 +224,7 @@ class Events(Generic[Line]):
                 return
             except OSError:
                 data = b""
-            if not data:
-                self.ended = True
-                return
+            self.ended = not data
             self._line += self._parser.feed(data)
             if self._parser.complete:
                 self.ended = self.clean = True

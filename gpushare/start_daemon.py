@@ -96,7 +96,7 @@ class Starter:
                     (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
-                    *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_fds()),
+                    *((os.POSIX_SPAWN_CLOSE, fd) for fd in _open_fds()),
                 ],
                 setsid=True,
                 setsigmask=(),
@@ -106,17 +106,11 @@ class Starter:
             os.close(log)
 
 
-def _inheritable_fds() -> list[int]:
-    """Descriptors that a shell or a build tool left open. The daemon lives longer and must not keep them open."""
+def _open_fds() -> list[int]:
+    """Descriptors that a shell or a build tool left open. The daemon lives longer and must not keep them open.
+    Others would be closed by themselves; the one that lists them here is closed already, which does not matter."""
     found = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
-    return [fd for fd in found if fd > 2 and _is_inheritable(fd)]
-
-
-def _is_inheritable(fd: int) -> bool:
-    try:
-        return os.get_inheritable(fd)
-    except OSError:
-        return False  # the one that listed the directory
+    return [fd for fd in found if fd > 2]
 
 
 def did_not_start(starter: Starter, within: float) -> DaemonUnreachable:

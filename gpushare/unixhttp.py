@@ -161,7 +161,7 @@ def exchange(path: Path, method: str, target: str, body: bytes | None, timeout: 
 
 
 def unreachable(path: Path, error: OSError) -> DaemonUnreachable:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, BlockingIOError)):  # the latter: SO_SNDTIMEO has ended the wait of connect()
         return DaemonUnreachable(f"the daemon at {path} does not answer", code="timed_out")
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         return DaemonUnreachable(f"no daemon listens at {path}", code="no_daemon")

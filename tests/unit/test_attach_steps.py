@@ -84,7 +84,9 @@ def test_the_driver_is_looked_for_as_this_process_was_started(monkeypatch):
     given = {"LD_PRELOAD": "x", "LD_LIBRARY_PATH": "/changed/since", "HOME": "/home/ada"}
     assert attach._search(given) == {"cuda": "/usr/lib/libcuda.so.535.1"}
     ((environ, within),) = asked
-    assert environ["HOME"] == "/home/ada" and "LD_PRELOAD" not in environ and within == attach.FIND_WITHIN
+    assert environ["HOME"] == "/home/ada" and "LD_PRELOAD" not in environ and within == 30.0, (
+        "no longer is a cell kept waiting"
+    )
     assert environ.get("LD_LIBRARY_PATH") == started_with("LD_LIBRARY_PATH")
 
 
@@ -223,6 +225,19 @@ def test_when_all_ways_lead_to_the_library_it_is_enabled(monkeypatch):
     checked(monkeypatch, late, OURS)
     assert late.enabled.value == 1
     assert late.answers == [2, 1], "an old driver has the first of the two look-ups alone"
+
+
+def test_a_driver_that_has_the_newer_look_up_is_asked_by_it_alone(monkeypatch):
+    late = Late()
+
+    def newer(name, answer, version, flags, status):
+        assert (name, version) == (b"cuMemAlloc", 12000)
+        ctypes.cast(answer, ctypes.POINTER(ctypes.c_void_p))[0] = 5
+        return 0
+
+    late.cuGetProcAddress_v2 = newer
+    checked(monkeypatch, late, OURS)
+    assert late.enabled.value == 1 and late.answers == []
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,11 @@ def test_the_last_lines_come_with_the_end(peer):
     events.close()
 
 
-def test_a_refusal_ends_it_without_a_line(peer):
+@pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"503 Service Unavailable"])
+def test_a_refusal_ends_it_without_a_line(peer, status):
     events = stream(peer)
     body = b'{"error": {"code": "no_such_job", "message": "no"}}\n'
-    peer.say(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    peer.say(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
     assert read(events) == [] and events.ended
     events.close()
 
@@ -190,6 +191,24 @@ def test_a_daemon_that_says_nothing_is_waited_for_as_long_as_was_said(peer):
     assert caught.value.code == "timed_out" and time.monotonic() - began >= 0.05
 
 
+def test_a_daemon_that_takes_no_connection_is_waited_for_as_long_as_was_said(peer):
+    """Its queue is full: it hangs, and others have asked before."""
+    waiting = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for one in waiting:
+        one.connect(str(peer.path))
+    frees = threading.Timer(5.0, peer.server.accept)
+    frees.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(DaemonUnreachable, match="does not answer") as caught:
+            unixhttp.connect(peer.path, 0.05)
+        assert caught.value.code == "timed_out" and time.monotonic() - began >= 0.05
+    finally:
+        frees.cancel()
+        for one in waiting:
+            one.close()
+
+
 def test_where_nobody_listens(tmp_path):
     for path in (tmp_path / "none", tmp_path / "left"):
         if path.name == "left":
@@ -202,7 +221,7 @@ def test_where_nobody_listens(tmp_path):
 
 def test_a_socket_that_cannot_be_talked_to(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DaemonUnreachable, match="cannot talk to the daemon at") as caught:
+    with pytest.raises(DaemonUnreachable, match=r"cannot talk to the daemon at .*: AF_UNIX path too long") as caught:
         unixhttp.connect(tmp_path / "x" / ("y" * 200), 1.0)
     assert caught.value.code == "cannot_connect"
 

@@ -74,6 +74,86 @@ def test_it_has_a_directory_two_gpus_and_none_of_the_users_settings(stage, tmp_p
     assert stage.steps["ada"] * PAUSE > 10 * WITHIN > stage.steps["ben"] * PAUSE
 
 
+FIRST = "from step 0\nstopped at step 7, saved\n"
+BEFORE_AND_AFTER = {
+    "two of ada's runs": ({"a1": "running", "a2": "pending"}, {"a1": "running", "a2": "running"}),
+    "ben's run": ({"a2": "running", "b1": "pending"}, {"a2": "evicted", "b1": "running"}),
+    "ben's end": ({"a2": "evicted", "b1": "running"}, {"a2": "evicted"}),
+    "the run that was stopped": ({"a2": "evicted"}, {"a2": "running again"}),
+    "its second attempt": (FIRST, f"{FIRST}from step 7\n"),
+}
+"""What is waited for: the queue, or the log, while it is not so yet, and when it is."""
+
+
+class Cluster:
+    """What is typed, and two GPUs for which that is waited that comes next."""
+
+    def __init__(self, stage, monkeypatch, logs) -> None:
+        self.did: list[object] = []
+        self.now: dict[str, str] = {}
+        self.last_logs, self.logs = logs, ""
+        for name in ("say", "submit", "show", "ask", "jobs", "until"):
+            monkeypatch.setattr(stage, name, getattr(self, name))
+        monkeypatch.setattr(demo_queue, "typed", lambda: "bin/gpushare")
+
+    def say(self, text: str) -> None:
+        self.did.append(text.partition(":")[0].partition(". ")[0])
+
+    def submit(self, queue: str, name: str) -> str:
+        self.did.append(("submit", queue, name))
+        return name
+
+    def show(self, *words: str) -> None:
+        self.did.append(words)
+
+    def ask(self, *words: str) -> str:
+        assert words == ("logs", "a2")
+        return self.logs
+
+    def jobs(self):
+        states = {"running again": "running", "evicted": "pending"}
+        return {
+            name: {"id": name, "state": states.get(state, state), "evictions": int(state in states)}
+            for name, state in self.now.items()
+        }
+
+    def until(self, what: str, true) -> None:
+        self.did.append(f"until {what}")
+        for state, ready in zip(BEFORE_AND_AFTER[what], (False, True), strict=True):
+            if isinstance(state, str):
+                self.logs = state
+            else:
+                self.now = state
+            assert bool(true()) is ready, what
+        self.logs = self.last_logs
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_three_acts_and_whether_nothing_was_lost(stage, monkeypatch, good):
+    cluster = Cluster(stage, monkeypatch, f"{FIRST}from step {7 if good else 0}\n")
+    assert stage.play() == (0 if good else 1)
+    assert cluster.did == [
+        "Two GPUs, two queues with half of them each",
+        *[("submit", "ada", f"a{number}") for number in (1, 2, 3, 4)],
+        "until two of ada's runs",
+        ("queue",),
+        "Act 2",
+        ("submit", "ben", "b1"),
+        "until ben's run",
+        ("queue",),
+        ("queue", "--shares"),
+        "Act 3",
+        "until ben's end",
+        "until the run that was stopped",
+        "until its second attempt",
+        ("logs", "a2"),
+        ("queue", "--all"),
+        "That is all; ada's runs would go on.",
+        ("cancel", "a2"),
+        "Now your own" if good else "That went wrong.",
+    ]
+
+
 def test_a_run_is_submitted_as_a_user_would_type_it(stage, tmp_path, monkeypatch, capsys):
     commands = Commands(monkeypatch, submit=[(0, "12\n")])
     assert stage.submit("ben", "b1") == "12"
@@ -227,6 +307,7 @@ def test_colours_are_for_terminals(stage, monkeypatch, capsys, tty, no_color, co
     ("output", "good"),
     [
         ("from step 0\nstopped at step 7, saved\nfrom step 7\n", True),
+        ("from step 0\nstopped at step 1, saved\nfrom step 1\n", True),
         ("from step 0\nstopped at step 0, saved\nfrom step 0\n", False),
         ("from step 0\nstopped at step 7, saved\nfrom step 0\n", False),
         ("from step 0\nstopped at step 7, saved\nfrom step 70\n", False),
@@ -235,3 +316,35 @@ def test_colours_are_for_terminals(stage, monkeypatch, capsys, tty, no_color, co
 )
 def test_nothing_is_lost_if_the_second_attempt_goes_on_where_the_first_stopped(output, good):
     assert demo_queue.lost_nothing(output) is good
+
+
+@pytest.mark.parametrize("worked", [0, 1])
+def test_what_the_demo_ends_with_is_its_status(monkeypatch, tmp_path, worked):
+    did = []
+
+    class Played:
+        def __init__(self, directory) -> None:
+            assert directory.is_dir()
+
+        def start_service(self) -> None:
+            did.append("start")
+
+        def play(self) -> int:
+            did.append("play")
+            return worked
+
+        def clear(self) -> None:
+            did.append("clear")
+
+    monkeypatch.setattr(demo_queue, "Stage", Played)
+    monkeypatch.setattr(demo_queue, "has_binding", lambda: True)
+    assert demo_queue.main() == worked and did == ["start", "play", "clear"]
+
+
+def test_a_command_is_shown_as_it_would_be_typed_and_run_in_the_demos_place(stage, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(demo_queue.subprocess, "run", lambda line, **how: ran.append((line[3:], how["env"])))
+    stage.say("Act 9")
+    stage.show("queue", "--all")
+    assert capsys.readouterr().out == "\nAct 9\n$ gpushare queue --all\n"
+    assert ran == [(["gpushare", "queue", "--all"], stage.environment)]

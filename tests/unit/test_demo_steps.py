@@ -100,6 +100,7 @@ def test_four_acts_in_sixteenths_of_the_gpu(stage, acts):
         ("stubborn", "ends"),
         ("late", "ends"),
     ]
+    assert [said.partition(":")[0] for said in acts.said[:-2]] == ["Act 1", "Act 2", "Act 3", "Act 4"]
     assert acts.said[-2] == "stubborn was stopped with exit status 137; late never saw an error."
     assert (
         acts.said[-1]
@@ -240,6 +241,34 @@ def test_a_program_that_fails_has_the_way_to_what_it_lacks(stage, monkeypatch, c
     assert (caught.value.hint == "see `gpushare doctor`") is binding
 
 
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tty", "no_color", "colour", "shown"),
+    [
+        (True, "", "35", "\033[35ma\033[0m\n"),
+        (True, "1", "35", "a\n"),
+        (False, "", "35", "a\n"),
+        (True, "", None, "a\n"),
+    ],
+)
+def test_colours_are_for_terminals(stage, monkeypatch, capsys, tty, no_color, colour, shown):
+    monkeypatch.setattr(demo.sys.stdout, "isatty", lambda: tty, raising=False)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stage.print("a", colour)
+    assert capsys.readouterr().out == shown
+
+
+def test_a_command_is_shown_as_it_would_be_typed_and_run_in_the_demos_place(stage, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(demo.subprocess, "run", lambda line, **how: ran.append((line, how["env"])))
+    stage.say("Act 9")
+    stage.show("ps", "-o", "a b")
+    assert capsys.readouterr().out == "\nAct 9\n$ gpushare ps -o 'a b'\n"
+    assert ran == [([sys.executable, "-P", "-m", "gpushare", "ps", "-o", "a b"], stage.environment)]
+
+
 # ---- programs -------------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +358,10 @@ def test_where_the_scripts_are(monkeypatch, tmp_path):
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "none"), str(tmp_path)])
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: spec if name == "gpushare_examples" else None)
     assert demo.examples() == tmp_path
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    one_file = SimpleNamespace(submodule_search_locations=None)  # a module of this name that is no folder
+    for nothing in (one_file, None):
+        monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name, found=nothing: found)
+        assert demo.examples() == found
     monkeypatch.setattr(demo, "__file__", str(tmp_path / "a" / "b" / "demo.py"))
     with pytest.raises(GpushareError, match="the examples are not installed"):
         demo.examples()

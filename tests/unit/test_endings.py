@@ -47,7 +47,7 @@ def test_the_status_of_a_program_and_of_one_that_was_stopped():
     ]
     assert not Ending(0, "p", outcome()).reclaimed
     for stopped in (Ending(0, "p", outcome(killed_of())), Ending(signal.SIGKILL, "p", killed_notice="x")):
-        assert stopped.reclaimed and stopped.exit_code == exit_message.KILLED
+        assert stopped.reclaimed and stopped.exit_code == 137, "as a shell tells SIGKILL"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def report(path, ending=None, job=None):
 
 def test_a_report_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):
     path = tmp_path / "report.json"
-    path.write_text("old")
+    path.write_text("old" * 1000)
     report(path)
     told = json.loads(path.read_text())
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
@@ -185,6 +185,15 @@ def test_a_report_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_disk_that_is_full_is_what_is_told_of_a_report(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exit_message.Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        report(tmp_path / "report.json")
+
+
 @pytest.fixture
 def signals():
     """The writing sets what signals do."""
@@ -210,6 +219,45 @@ class TestPipe:
         exit_message._write_to_reader(pipe, b"x" * 200_000)
         reader.join(10)
         assert got == [b"x" * 200_000], "more than a pipe holds"
+
+    def test_a_report_for_a_reader_leaves_the_pipe_where_it_is(self, tmp_path):
+        pipe, got = tmp_path / "pipe", []
+        os.mkfifo(pipe)
+        reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+        reader.start()
+        report(pipe)
+        reader.join(10)
+        assert json.loads(got[0])["exit_code"] == 3
+        assert [(entry.name, entry.is_fifo()) for entry in tmp_path.iterdir()] == [("pipe", True)]
+
+    def test_a_signal_ends_the_wait_for_a_reader(self, tmp_path, monkeypatch):
+        """The wrapper ignores signals by then: they were for its program."""
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        monkeypatch.setattr(exit_message, "_open_for_reader", lambda path, deadline: os.open(os.devnull, os.O_WRONLY))
+        exit_message._write_to_reader(tmp_path / "pipe", b"x")
+        assert {signal.getsignal(number) for number in numbers} == {signal.SIG_DFL}
+
+    def test_a_reader_has_five_seconds_from_the_end_of_the_program(self, tmp_path, monkeypatch):
+        os.mkfifo(tmp_path / "pipe")
+        now = [100.0]
+        monkeypatch.setattr(exit_message.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(exit_message.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+        with pytest.raises(TimeoutError, match="within 5 s"):
+            exit_message._write_to_reader(tmp_path / "pipe", b"x")
+        assert 5.0 <= now[0] - 100.0 < 5.1
+
+    def test_one_that_reads_in_the_last_second_gets_it(self, tmp_path, monkeypatch):
+        times = [100.0, 100.0, 104.5]
+        monkeypatch.setattr(exit_message.time, "monotonic", lambda: times.pop(0) if len(times) > 1 else times[0])
+        os.mkfifo(tmp_path / "pipe")
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            exit_message._write_to_reader(tmp_path / "pipe", b"x")
+            assert os.read(reader, 9) == b"x"
+        finally:
+            os.close(reader)
 
     def test_without_a_reader_it_gives_up(self, tmp_path, monkeypatch):
         os.mkfifo(tmp_path / "pipe")

@@ -144,6 +144,33 @@ def test_bad_files_are_refused_with_their_path(tmp_path, content, says):
     assert str(path) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("key", "hint"), [("limt", "did you mean limit?"), ("zzzzzzzz", "known keys: compute, driver, ")]
+)
+def test_a_key_that_is_not_known_has_the_nearest_or_all_of_them(tmp_path, key, hint):
+    (tmp_path / "c.toml").write_text(f"{key} = 1\n")
+    with pytest.raises(UsageError) as caught:
+        config.read_file(tmp_path / "c.toml")
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_file_has_its_values_as_a_user_would_write_them(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('limit = "4Gi"\npriority = -3\ncompute = 0.5\nrequire_daemon = true\n[profiles.a]\nlimit = "1Gi"\n')
+    assert config.read_file(path) == {"limit": "4Gi", "priority": "-3", "compute": "0.5", "require_daemon": "1"}
+    path.write_text("require_daemon = false\n")
+    assert config.read_file(path) == {"require_daemon": "0"}
+
+
+def test_what_is_not_set_is_its_default_or_nothing():
+    unset = settings()
+    assert unset.choice("GPUSHARE_FOR") == "" and unset.framework() is None
+    assert (unset.choice("GPUSHARE_MODE"), unset.text("GPUSHARE_MODE")) == ("enforce", "enforce")
+    assert unset.text("GPUSHARE_SOCKET") is None and unset.flag("GPUSHARE_REQUIRE_DAEMON") is False
+    assert unset.integer("GPUSHARE_PRIORITY") == 0
+    assert unset.duration("GPUSHARE_GRACE") is None and unset.share("GPUSHARE_COMPUTE") is None
+
+
 def test_a_file_that_is_named_must_exist(tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
         config.load_settings({}, {"GPUSHARE_CONFIG": str(tmp_path / "none.toml")})

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from gpushare import errors
-from gpushare.errors import GpushareError, render
+from gpushare.errors import GpushareError, render, told_in_full
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GpushareError)]
 
@@ -47,3 +47,24 @@ def test_shape_of_a_message():
     assert render("it failed", [("limit", "4 GiB"), ("in use", "3 GiB\nand more"), ("none", "")], "try this") == (
         "gpushare: it failed\n  limit   4 GiB\n  in use  3 GiB\n          and more\n  none\nhint: try this"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "notes"),
+    [
+        ({}, None),
+        ({"hint": "try this"}, ["hint: try this"]),
+        ({"facts": [("limit", "4 GiB")]}, ["  limit  4 GiB"]),
+        ({"facts": [("limit", "4 GiB")], "hint": "try this"}, ["  limit  4 GiB\nhint: try this"]),
+    ],
+)
+def test_a_traceback_shows_the_facts_and_the_hint_too(more, notes):
+    with pytest.raises(GpushareError) as caught, told_in_full():
+        raise GpushareError("it failed", **more)
+    assert getattr(caught.value, "__notes__", None) == notes
+
+
+def test_what_is_no_error_of_ours_is_told_as_it_is():
+    with pytest.raises(KeyError) as caught, told_in_full():
+        raise KeyError("x")
+    assert not hasattr(caught.value, "__notes__")

@@ -337,6 +337,42 @@ def test_in_mode_off_nothing_of_gpushare_is_in_the_programs_way(monkeypatch):
     assert given["LD_PRELOAD"] == "/y/other.so"
 
 
+OFF, OBSERVE = {"GPUSHARE_MODE": "off", "GPUSHARE_LIMIT": None}, {"GPUSHARE_MODE": "observe"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "words"),
+    [
+        *[({f"GPUSHARE_{name}": "x"}, {}, "'x' is none of ") for name in ("DRIVER", "VISIBLE", "LOG", "MODE", "FOR")],
+        ({"GPUSHARE_REQUIRE_DAEMON": "x"}, {}, "'x' is neither 1 nor 0"),
+        ({"GPUSHARE_PRIORITY": "x"}, {}, "'x' is not a whole number"),
+        ({"GPUSHARE_GRACE": "x"}, {}, "cannot read 'x' as a duration"),
+        ({"GPUSHARE_ON_RECLAIM": "x"}, {}, "'x' is no reclaim step"),
+        ({"GPUSHARE_REQUEST": "1Gi", **OFF}, {}, "--request means nothing with --mode off"),
+        (OBSERVE, {}, "--limit means nothing with --mode observe"),
+        (OFF, {"report": Path("/r")}, "--report needs the wrapper to stay, --mode off runs the program in its place"),
+        ({}, {"report": Path("/r"), "replace": True}, "--report needs the wrapper to stay, --exec replaces it"),
+        ({}, {"report": Path("/")}, "cannot write the report to /"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_a_daemon_is_asked(monkeypatch, flags, options, words):
+    monkeypatch.setattr(Launch, "_find_daemon", lambda self: pytest.fail("it is asked"))
+    with pytest.raises(UsageError) as caught:
+        launched(None, flags=flags, **options).run()
+    assert words in caught.value.message
+
+
+def test_without_a_budget_nothing_is_guaranteed_and_nothing_limited(capfd):
+    environ = {"GPUSHARE_REQUEST": "1Gi", "GPUSHARE_LIMIT": "4Gi"}
+    one = launched(None, environ=environ, flags={"GPUSHARE_LIMIT": None, **OBSERVE})
+    one._check()
+    body = one.registration()
+    assert [body[name] for name in ("request", "limit", "request_source", "limit_source", "mode")] == [
+        *("none", "max", None, None, "observe"),
+    ]
+    assert capfd.readouterr().err == "", "variables of a site are for the jobs that have one"
+
+
 @pytest.mark.parametrize(("options", "shown"), [({}, True), ({"verbosity": -1}, False)])
 def test_a_variable_that_is_not_ours_is_told_unless_q(capfd, options, shown):
     launched(None, environ={"GPUSHARE_LIMTI": "1Gi"}, **options)._check()

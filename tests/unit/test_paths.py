@@ -76,7 +76,10 @@ def test_a_parent_that_is_missing(tmp_path):
 
 def test_a_named_socket():
     assert Runtime.of_socket("/run/x/api.sock").directory == Path("/run/x")
-    assert Runtime.of_socket("/run/x/other.sock").api_socket == Path("/run/x/other.sock")
+    other = Runtime.of_socket("/run/x/other.sock")
+    assert other.api_socket == Path("/run/x/other.sock")
+    beside = (other.directory, other.log, other.history, other.drivers)
+    assert beside == tuple(Path("/run/x", name) for name in ("", "daemon.log", "history", "drivers"))
     with pytest.raises(UsageError):
         Runtime.of_socket("api.sock")
 

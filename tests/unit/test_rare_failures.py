@@ -297,6 +297,13 @@ def test_the_users_of_a_process(monkeypatch) -> None:
     assert process_owner.users_of(1) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("user", "may"), [(0, True), (1000, True), (1001, True), (1002, False)], ids=["root", "real", "saved", "another"]
+)
+def test_who_may_signal_a_process_of_two_users(user, may) -> None:
+    assert process_owner.may_signal(user, (1000, 1001)) is may
+
+
 def test_host_memory_of_a_process(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(host_memory, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(host_memory, "PROCESSES", tmp_path / "proc")

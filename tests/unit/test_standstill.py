@@ -102,6 +102,7 @@ def test_one_in_a_frozen_group(kernel: Path, line: str, file: str, thawed: str, 
 
 def test_a_group_outside_of_this_namespace_is_not_looked_at(kernel: Path) -> None:
     (kernel / "7" / "cgroup").write_text("0::/../x\nnothing\n")
+    (kernel / "groups").mkdir()
     (kernel / "x").mkdir()
     (kernel / "x" / "cgroup.events").write_text("frozen 1\n")
     assert not standstill.stands_still(7)

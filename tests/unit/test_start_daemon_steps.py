@@ -200,4 +200,3 @@ def test_of_a_long_log_the_beginning_is_read_and_a_lost_one_is_empty(place, monk
     assert one.last_error() == ["last"]
     monkeypatch.setattr(start_daemon, "MOST_LOG", 17)
     assert one.last_error() == ["first"]
-    assert os.get_inheritable(0) in (True, False) and not start_daemon._is_inheritable(987654)

@@ -60,3 +60,12 @@ def test_what_is_wrong_is_said(program, out, back, problem, monkeypatch):
     started = "did not start" not in problem
     assert (result["out"] >= 0) == started, "how long it took is told, too"
     assert (result["back"] >= 0) == (started and out.where == "suspended" and "while it was" not in problem)
+
+
+def test_the_program_of_the_check_makes_no_check(monkeypatch):
+    did = []
+    monkeypatch.setattr(suspend_check, "_program", lambda: did.append("program"))
+    monkeypatch.setattr(suspend_check.checkpoint, "DriverCheckpoints", lambda: pytest.fail("it checks"))
+    monkeypatch.setattr(suspend_check.sys, "argv", ["suspend_check", "program"])
+    suspend_check.main()
+    assert did == ["program"]

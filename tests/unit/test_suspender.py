@@ -143,6 +143,15 @@ def test_a_problem_has_a_bounded_length():
     assert problem == "x" * suspender.LONGEST_PROBLEM
 
 
+def test_how_long_it_took_is_told_in_milliseconds(monkeypatch):
+    times = [10.0, 12.5]
+    monkeypatch.setattr(suspender.time, "monotonic", lambda: times.pop(0))
+    answers = []
+    client = SimpleNamespace(suspender_answers=lambda job, answer: answers.append(answer["milliseconds"]))
+    Suspender(client, "a1", None).answer({"number": 1, "command": "report", "pids": []})
+    assert answers == [2500]
+
+
 def test_commands_are_those_of_its_job():
     client = SimpleNamespace(suspender=lambda job: f"commands of {job}")
     assert Suspender(client, "a1", None).commands() == "commands of a1"

@@ -138,6 +138,44 @@ def test_what_fails_is_told_and_the_others_go_on(program):
     assert program.called == ["default", "own", "collect", "default", "own"]
 
 
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no room"), "ValueError: no room"),
+        (ValueError("no room\nin two lines"), "ValueError: no room"),
+        (ValueError("a\x1b[31mb\tc"), "ValueError: a\\x1b[31mb\\tc"),
+        (ValueError("größer"), "ValueError: größer"),
+        (ValueError("x" * 500), f"ValueError: {'x' * 188}"),
+        (Untold(), "an exception whose text cannot be had"),
+    ],
+)
+def test_a_problem_is_one_line_that_any_terminal_can_show(error, told):
+    assert trim_hook.told(error) == told
+
+
+@pytest.mark.parametrize(("version", "gil", "freed"), [((3, 9), True, 0), ((3, 10), True, 2), ((3, 13), False, 0)])
+def test_numbas_list_is_left_alone_where_other_threads_cannot_be_seen_at_rest(
+    program, monkeypatch, version, gil, freed
+):
+    numba(program, Pending(program, "it"))
+    monkeypatch.setattr(trim_hook.sys, "version_info", version)
+    monkeypatch.setattr(trim_hook.sys, "_is_gil_enabled", lambda: gil, raising=False)
+    trim_hook.numba_deallocations()
+    assert len(program.called) == freed
+
+
+def test_an_older_python_always_has_the_lock(program, monkeypatch):
+    numba(program, Pending(program, "it"))
+    monkeypatch.delattr(trim_hook.sys, "_is_gil_enabled", raising=False)
+    trim_hook.numba_deallocations()
+    assert len(program.called) == 2
+
+
 def test_numba_frees_what_it_keeps_on_each_gpu(program):
     first, off, last = (Pending(program, name) for name in ("first", "off", "last"))
     off.is_disabled = True
