@@ -6,6 +6,7 @@ sources of today.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import gzip
 import hashlib
@@ -53,6 +54,7 @@ class Records:
         self.group, self.records = group, records
         self.seconds = {test: seconds for one in records for test, seconds in one.seconds.items()}
         self._now: dict[str, list[str]] = {}
+        self._loaded: dict[str, set[int]] = {}
 
     def order(self, path: str, lines: range) -> tuple[list[str], list[str]]:
         """The tests that run one of these lines, and the others of the group.
@@ -71,17 +73,33 @@ class Records:
         return [test for some in ranked for test in some]
 
     def _covering(self, record: Record, path: str, lines: range) -> list[str]:
-        """Those of which it is measured, and those of which it is not and that may run anything."""
+        """Those of which it is measured, and those of which it is not and that may run anything.
+
+        What a module does while it is imported, as to set a constant, runs in the first test of a process alone. The
+        others use it, so all that run any line of the file count.
+        """
         if path not in self._now:
-            self._now[path] = (ROOT / path).read_text().splitlines()
+            text = (ROOT / path).read_text()
+            self._now[path] = text.splitlines()
+            self._loaded[path] = while_imported(text) if path.endswith(".py") else set()
         wanted = _earlier(record.sources.get(path, []), self._now[path], lines)
+        any_line = bool(self._loaded[path] & set(lines))
         return [
             test
             for test in record.seconds
             if self.group.pure
             or path in self.group.unmeasured.get(test.partition("::")[0], ())
-            or wanted & set(record.lines[test].get(path, ()))
+            or (ran := set(record.lines[test].get(path, ()))) & (ran if any_line else wanted)
         ]
+
+
+def while_imported(text: str) -> set[int]:
+    """The lines of a Python source that are outside of all functions, defaults of parameters among them."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside |= set(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
+    return set(range(1, text.count("\n") + 2)) - inside
 
 
 def _earlier(before: list[str], now: list[str], lines: range) -> set[int]:

@@ -138,16 +138,38 @@ def test_elsewhere():
 
 
 def test_tests_that_run_the_line_come_first_and_the_fastest_file_of_them() -> None:
-    lines = (ROOT / PATH).read_text().splitlines()
+    text = (ROOT / PATH).read_text()
+    line = text[: text.index("        if not ")].count("\n") + 1  # of a function
     one = Record(
         {"a::slow": 3.0, "a::other": 0.1, "b::fast": 1.0, "c::elsewhere": 9.0},
-        {"a::slow": {PATH: [7, 8]}, "b::fast": {PATH: [8]}, "a::other": {PATH: [9]}, "c::elsewhere": {}},
-        {PATH: lines},
+        {"a::slow": {PATH: [line - 1, line]}, "b::fast": {PATH: [line]}, "a::other": {PATH: [1]}, "c::elsewhere": {}},
+        {PATH: text.splitlines()},
     )
-    assert Records(GROUP, [one]).order(PATH, range(8, 9)) == (
+    assert Records(GROUP, [one]).order(PATH, range(line, line + 1)) == (
         ["b::fast", "a::slow"],
         ["a::other", "c::elsewhere"],
     )
+
+
+def test_what_a_module_sets_while_it_is_imported_is_asked_of_all_that_run_a_line_of_it() -> None:
+    text = (ROOT / PATH).read_text()
+    constant = text[: text.index("\nMOST_GIB = ")].count("\n") + 2
+    one = Record(
+        {"a::imports": 3.0, "b::uses": 1.0, "c::elsewhere": 9.0},
+        {"a::imports": {PATH: [constant]}, "b::uses": {PATH: [300]}, "c::elsewhere": {}},
+        {PATH: text.splitlines()},
+    )
+    assert Records(GROUP, [one]).order(PATH, range(constant, constant + 1)) == (
+        ["b::uses", "a::imports"],
+        ["c::elsewhere"],
+    )
+
+
+def test_defaults_run_while_a_module_is_imported_and_bodies_do_not() -> None:
+    text = (
+        "A = 1\nclass B:\n    c: int = 2\n    def d(self, e=3):\n        f = 4\n        return f\n\nasync def g(): pass"
+    )
+    assert record.while_imported(text) == {1, 2, 3, 4, 7}
 
 
 def test_of_a_pure_group_every_test_may_run_the_line() -> None:
