@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,28 +69,28 @@ def test_that_the_software_driver_stands_in_is_told(monkeypatch, capfd, announce
     assert capfd.readouterr().err == (words if announce else "")
 
 
-def test_the_driver_is_looked_for_as_this_process_was_started(monkeypatch):
-    """With its library path, without a preloaded library, and not in this process."""
+@pytest.mark.parametrize(
+    ("started_with", "path"),
+    [(b"A=1\0LD_LIBRARY_PATH=/at/start:/b=c\0B=2\0", "/at/start:/b=c"), (b"A=1\0XLD_LIBRARY_PATH=/x\0", None)],
+)
+def test_the_driver_is_looked_for_as_this_process_was_started(monkeypatch, started_with, path):
+    """With the library path of its start, without a preloaded library, and not in this process."""
     asked = []
 
     def run(line, *, env, **how):
         asked.append((env, how["timeout"]))
-        maps = "7f r-xp 0 0 9 /usr/lib/libcuda.so.535.1\n7f r-xp 0 0 9 /usr/lib/libc.so.6\n"
-        return SimpleNamespace(stdout=maps)
+        maps = "7f r-xp 0 0 9 /usr/lib/libcuda.so.535.1\n7f r-xp 0 0 9 /usr/lib/libnvidia-ml.so.1\n"
+        return SimpleNamespace(stdout=maps + "7f r-xp 0 0 9 /usr/lib/libc.so.6\n")
 
     monkeypatch.setattr(attach.subprocess, "run", run)
+    real = attach.Path
+    of_process = SimpleNamespace(read_bytes=lambda: started_with)
+    monkeypatch.setattr(attach, "Path", lambda path: of_process if path == "/proc/self/environ" else real(path))
     given = {"LD_PRELOAD": "x", "LD_LIBRARY_PATH": "/changed/since", "HOME": "/home/ada"}
-    assert attach._search(given) == {"cuda": "/usr/lib/libcuda.so.535.1"}
+    assert attach._search(given) == {"cuda": "/usr/lib/libcuda.so.535.1", "nvml": "/usr/lib/libnvidia-ml.so.1"}
     ((environ, within),) = asked
-    assert environ["HOME"] == "/home/ada" and "LD_PRELOAD" not in environ and within == 30.0, (
-        "no longer is a cell kept waiting"
-    )
-    assert environ.get("LD_LIBRARY_PATH") == started_with("LD_LIBRARY_PATH")
-
-
-def started_with(name: str) -> str | None:
-    pairs = [entry.partition(b"=") for entry in Path("/proc/self/environ").read_bytes().split(b"\0")]
-    return next((os.fsdecode(value) for key, _, value in pairs if key == name.encode()), None)
+    assert environ == {"HOME": "/home/ada"} | ({"LD_LIBRARY_PATH": path} if path else {})
+    assert within == 30.0, "no longer is a cell kept waiting"
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,15 @@ def test_lines_come_as_they_are_whole_and_a_read_waits_for_nothing(peer):
         os.fstat(descriptor)
 
 
+def test_an_answer_that_has_only_begun_is_none_yet(peer):
+    events = stream(peer)
+    peer.say(HEAD[:20])
+    assert read(events) == [] and not events.ended
+    peer.say(HEAD[20:] + chunk(b'{"a": 1}\n'))
+    assert read(events) == [{"a": 1}] and not events.ended
+    events.close()
+
+
 def test_a_daemon_that_dies_ends_it_uncleanly(peer):
     events = stream(peer)
     peer.say(HEAD + chunk(b'{"a": 1}\n{"b"'))

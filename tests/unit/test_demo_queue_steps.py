@@ -348,3 +348,57 @@ def test_a_command_is_shown_as_it_would_be_typed_and_run_in_the_demos_place(stag
     stage.show("queue", "--all")
     assert capsys.readouterr().out == "\nAct 9\n$ gpushare queue --all\n"
     assert ran == [(["gpushare", "queue", "--all"], stage.environment)]
+
+
+# ---- with commands of the shell in place of gpushare -------------------------------------------------------------
+
+
+def shell(stage, monkeypatch, script: str) -> None:
+    monkeypatch.setattr(stage, "gpushare", lambda *words: ["/bin/sh", "-c", script, "gpushare", *words])
+
+
+def test_what_a_command_answers_is_read_and_not_shown(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, 'echo "$1 $GPUSHARE_DRIVER"; echo note >&2')
+    assert stage.ask("logs") == "logs sim\n"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_command_that_fails_is_told_by_its_own_words(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, "echo no room >&2; exit 3")
+    with pytest.raises(GpushareError, match=r"^`gpushare logs` failed: no room$"):
+        stage.ask("logs")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_command_that_is_shown_may_fail(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, 'echo "$1 $GPUSHARE_DRIVER"; exit 3')
+    stage.show("queue")
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "$ gpushare queue", "queue sim"]
+
+
+def test_while_the_service_comes_up_nothing_is_shown(stage, monkeypatch, capfd, tmp_path):
+    """The queue is asked for until it is there; the service writes into its own log."""
+    script = f"""
+    case "$*" in
+    "cluster serve --engine local") echo it starts; echo with a note >&2; exec sleep 60;;
+    queue) echo asked >> {tmp_path}/asked; echo no service >&2; test $(wc -l < {tmp_path}/asked) = 2;;
+    "cluster apply {tmp_path}/queues.yaml") cp {tmp_path}/queues.yaml {tmp_path}/applied;;
+    esac
+    """
+    shell(stage, monkeypatch, script)
+    try:
+        stage.start_service()
+        assert (tmp_path / "asked").read_text() == "asked\n" * 2
+        assert (tmp_path / "applied").read_text() == demo_queue.QUEUES
+        assert capfd.readouterr() == ("", "")
+    finally:
+        stage.service.kill()
+        stage.service.wait()
+    assert stage.last_words() == "with a note"
+
+
+def test_that_the_daemon_has_stopped_already_is_nothing_to_show(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, "echo no daemon >&2; exit 3")
+    stage.service = Service(0)
+    stage.clear()
+    assert capfd.readouterr() == ("", "")

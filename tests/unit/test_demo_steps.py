@@ -361,7 +361,7 @@ def test_where_the_scripts_are(monkeypatch, tmp_path):
     one_file = SimpleNamespace(submodule_search_locations=None)  # a module of this name that is no folder
     for nothing in (one_file, None):
         monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name, found=nothing: found)
-        assert demo.examples() == found
+        assert demo.examples().samefile(found)
     monkeypatch.setattr(demo, "__file__", str(tmp_path / "a" / "b" / "demo.py"))
     with pytest.raises(GpushareError, match="the examples are not installed"):
         demo.examples()
@@ -396,3 +396,35 @@ def test_what_is_typed_for_gpushare(monkeypatch, tmp_path):
     monkeypatch.setattr(demo.shutil, "which", lambda name: "/usr/bin/gpushare")
     monkeypatch.chdir(tmp_path)
     assert demo.typed() == "gpushare"
+
+
+# ---- with commands of the shell in place of gpushare -----------------------------------------------------------------
+
+
+def shell(stage, monkeypatch, script: str) -> None:
+    monkeypatch.setattr(stage, "gpushare", lambda *words: ["/bin/sh", "-c", script, "gpushare", *words])
+
+
+def test_the_size_is_read_and_not_shown(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, f"echo {8 * GIB}; pwd >&2")
+    assert stage.gpu_size() == 8.0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_program_that_says_what_is_no_text_is_told_all_the_same(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, "printf 'gpushare: \\377 too much\\nmore' >&2; exit 125")
+    with pytest.raises(GpushareError, match=r"^the demo wants all of a GPU: \ufffd too much$"):
+        stage.gpu_size()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_command_that_is_shown_may_fail(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, 'echo "$1"; exit 3')
+    stage.show("ps")
+    assert sorted(capfd.readouterr().out.split("\n")) == ["", "$ gpushare ps", "ps"]
+
+
+def test_that_the_daemon_has_stopped_already_is_nothing_to_show(stage, monkeypatch, capfd):
+    shell(stage, monkeypatch, "echo no daemon >&2; exit 3")
+    stage.clear()
+    assert capfd.readouterr() == ("", "")

@@ -15,7 +15,7 @@ import pytest
 from gpushare import launch
 from gpushare.advice import NOTHING_SEEN
 from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR
-from gpushare.errors import DaemonUnreachable, GpushareError, Refused, UsageError
+from gpushare.errors import CommandNotFound, DaemonUnreachable, GpushareError, Refused, UsageError
 from gpushare.exit_message import Ending
 from gpushare.launch import Launch, Options, default_name, working_directory
 from gpushare.paths import library
@@ -91,6 +91,12 @@ class Starter:
         self.starts += 1
 
 
+@pytest.fixture(autouse=True)
+def _never_replaced(monkeypatch):
+    """A program in the place of these tests would end them, as if all were well."""
+    monkeypatch.setattr(launch.spawn, "exec_program", lambda *_: AssertionError("the tests would be replaced"))
+
+
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
@@ -107,6 +113,103 @@ def launched(daemon: Daemon | None, *, environ=None, flags=None, **options) -> L
 
 def gone(code="hung_up") -> DaemonUnreachable:
     return DaemonUnreachable("it hung up", code=code)
+
+
+OFF, OBSERVE = {"GPUSHARE_MODE": "off", "GPUSHARE_LIMIT": None}, {"GPUSHARE_MODE": "observe"}
+
+
+# ---- the daemon is found, or not -------------------------------------------------------------------------
+
+
+STANDS_IN = "gpushare: no NVIDIA driver here: the software driver stands in (GPUs made of host memory)\n"
+OWN = "gpushare: this user's daemon is used, not the system's: it is not for us\n"
+
+
+def found(monkeypatch, said, **options):
+    """Of a launch; `said`: the node, or the error."""
+
+    def for_run(_settings):
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(launch.locate, "for_run", for_run)
+    return launched(None, **options)._find_daemon()
+
+
+def other(code: str) -> GpushareError:
+    return GpushareError("it is not for us", code=code)
+
+
+@pytest.mark.parametrize(
+    ("node", "flags", "at"),
+    [
+        ({}, {}, ["", "", ""]),
+        ({"passed_over": other("no_daemon")}, {}, ["", OWN, OWN]),
+        ({"passed_over": other("other_driver")}, {}, ["", "", OWN]),
+        ({"moved": "it is elsewhere"}, {}, ["", "", "gpushare: it is elsewhere\n"]),
+        ({"driver": "sim"}, {}, ["", STANDS_IN, STANDS_IN]),
+        ({"driver": "sim"}, {"GPUSHARE_DRIVER": "sim"}, ["", "", ""]),
+    ],
+)
+def test_what_is_not_as_usual_is_told_as_loudly_as_it_matters(monkeypatch, capfd, node, flags, at):
+    """With -q, without anything, and with -v."""
+    node = launch.locate.Node(**{"runtime": None, "driver": "nvidia", **node})
+    for verbosity, words in zip((-1, 0, 1), at, strict=True):
+        assert found(monkeypatch, node, flags=flags, verbosity=verbosity) is node
+        assert capfd.readouterr().err == words, verbosity
+
+
+AWAY_ = DaemonUnreachable("it is away", facts=[("found", "/x")], hint="start it")
+
+
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+@pytest.mark.parametrize(
+    ("error", "flags", "says", "hint"),
+    [
+        (AWAY_, {}, "it is away; the limit holds for each process by itself, and nothing is lent", "start it; "),
+        (
+            AWAY_,
+            {"GPUSHARE_REQUEST": "1Gi"},
+            "it is away; the limit holds for each process by itself, and nothing is lent;"
+            " the request is not guaranteed",
+            "start it; ",
+        ),
+        (AWAY_, {**OBSERVE, "GPUSHARE_LIMIT": None}, "it is away; nothing is observed", "start it; "),
+        (
+            OSError(13, "Permission denied", "/run/x"),
+            {},
+            "cannot start the daemon: /run/x: Permission denied; the limit holds for each process by itself,"
+            " and nothing is lent",
+            "",
+        ),
+        (
+            OSError("no room"),
+            {},
+            "cannot start the daemon: no room; the limit holds for each process by itself, and nothing is lent",
+            "",
+        ),
+    ],
+)
+def test_a_program_without_a_daemon_starts_and_that_is_always_said(
+    monkeypatch, capfd, error, flags, says, hint, verbosity
+):
+    assert found(monkeypatch, error, flags=flags, verbosity=verbosity) is None
+    facts = "  found  /x\n" if hint else "\n"
+    assert capfd.readouterr().err == (f"gpushare: {says}\n{facts}hint: {hint}with --require-daemon this is an error\n")
+
+
+def test_who_wants_a_daemon_in_another_way_is_told_so(monkeypatch, capfd):
+    found(monkeypatch, DaemonUnreachable("it is away"), require_daemon="GPUSHARE_REQUIRE_DAEMON=1")
+    assert "with GPUSHARE_REQUIRE_DAEMON=1 this is an error" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "options"), [({"GPUSHARE_REQUIRE_DAEMON": "1"}, {}), ({}, {"container": True})])
+@pytest.mark.parametrize("error", [AWAY_, OSError(13, "Permission denied")])
+def test_where_there_must_be_a_daemon_nothing_starts_without_one(monkeypatch, capfd, error, flags, options):
+    with pytest.raises(type(error)):
+        found(monkeypatch, error, flags=flags, **options)
+    assert capfd.readouterr().err == ""
 
 
 # ---- the job is registered ------------------------------------------------------------------------------
@@ -281,7 +384,102 @@ def test_else_the_budget_is_what_was_said_and_the_daemon_says_what_is_wrong(ther
     assert one.registration() == before
 
 
+def test_who_names_no_reservation_asks_for_none():
+    one = launched(SimpleNamespace(client=lambda: pytest.fail("it is asked")), flags={"GPUSHARE_LIMIT": "max"})
+    one._ask_for_reserved()
+    launched(None, reservation="night", flags={"GPUSHARE_LIMIT": "max"})._ask_for_reserved()
+
+
 # ---- it starts the program, or does not ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """The steps of a launch, in their order."""
+    did = []
+
+    def step(name, answer=None):
+        return lambda self, *more: did.append((name, *more)) or answer
+
+    for name, answer in (
+        ("_check", None),
+        ("_find_daemon", "node"),
+        ("_ask_for_reserved", None),
+        ("_admit", None),
+        ("program_environ", {"A": "1"}),
+        ("_replace", None),
+        ("_supervise", 7),
+    ):
+        monkeypatch.setattr(Launch, name, step(name, answer))
+    monkeypatch.setattr(launch, "_contained", lambda one: did.append(("contained",)) or {"A": "2"})
+    monkeypatch.setattr(launch.spawn, "find_program", lambda name, environ: f"/bin/{name}")
+    return did
+
+
+def test_the_program_is_looked_for_before_the_daemon_and_runs_once_its_job_is_admitted(steps):
+    one = launched(None)
+    assert one.run() == 7 and one.node == "node"
+    assert steps == [
+        *(("_check",), ("_find_daemon",), ("_ask_for_reserved",), ("_admit",), ("program_environ",)),
+        ("_supervise", "/bin/true", {"A": "1"}),
+    ]
+
+
+def test_without_a_daemon_it_runs_without_a_job(steps, monkeypatch):
+    monkeypatch.setattr(Launch, "_find_daemon", lambda self: None)
+    assert launched(None).run() == 7
+    assert [name for name, *_ in steps] == ["_check", "program_environ", "_supervise"]
+
+
+def test_a_container_has_its_environment_from_its_engine(steps):
+    assert launched(None, container=True).run() == 7
+    assert steps[-2:] == [("contained",), ("_supervise", "/bin/true", {"A": "2"})]
+
+
+def test_only_exec_replaces_the_wrapper(steps):
+    launched(None, replace=True).run()
+    assert ("_replace", "/bin/true", {"A": "1"}) in steps
+
+
+def test_a_program_that_is_not_there_asks_for_no_daemon(steps, monkeypatch):
+    def missing(name, environ):
+        raise CommandNotFound(f"command not found: {name}")
+
+    monkeypatch.setattr(launch.spawn, "find_program", missing)
+    with pytest.raises(CommandNotFound):
+        launched(None).run()
+    assert steps == [("_check",)]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_environment_is_this_processs_unless_another_is_given(monkeypatch, given):
+    monkeypatch.setenv("GPUSHARE_NAME", "of the process")
+    monkeypatch.setattr(Launch, "run", lambda self: self.name)
+    environ = {"GPUSHARE_NAME": "given", "XDG_CONFIG_HOME": "/nowhere"} if given else None
+    assert launch.run(Options(["true"]), environ) == ("given" if given else "of the process")
+
+
+def test_a_job_of_which_nothing_more_is_said_is_on_one_gpu_and_lends(monkeypatch):
+    monkeypatch.setattr(launch, "working_directory", lambda: "/here")
+    body = launched(None).registration()
+    said = {name: body[name] for name in ("gpus", "devices", "lend", "reservation", "wait", "job", "cwd", "command")}
+    assert said == {
+        **{"gpus": 1, "devices": None, "lend": True, "reservation": None, "wait": None, "job": None},
+        **{"cwd": "/here", "command": ["true"]},
+    }
+    assert "mode" not in body, "an older daemon knows no modes"
+    body = launched(None, gpus=2, lend=False).registration()
+    assert (body["gpus"], body["lend"]) == (2, False)
+
+
+def test_a_library_that_is_not_built_is_told_before_a_daemon_is_asked(monkeypatch):
+    def preload(_environ):
+        raise GpushareError("the library is not there", code="not_built")
+
+    monkeypatch.setattr(launch.spawn, "preload", preload)
+    monkeypatch.setattr(Launch, "_find_daemon", lambda self: pytest.fail("it is asked"))
+    with pytest.raises(GpushareError, match="the library is not there"):
+        launched(None).run()
 
 
 @pytest.mark.parametrize("reachable", [True, False])
@@ -335,9 +533,6 @@ def test_in_mode_off_nothing_of_gpushare_is_in_the_programs_way(monkeypatch):
         one.run()
     ((_, _, given),) = executed
     assert given["LD_PRELOAD"] == "/y/other.so"
-
-
-OFF, OBSERVE = {"GPUSHARE_MODE": "off", "GPUSHARE_LIMIT": None}, {"GPUSHARE_MODE": "observe"}
 
 
 @pytest.mark.parametrize(

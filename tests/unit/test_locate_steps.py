@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from gpushare import locate
 from gpushare.config import load_settings
-from gpushare.errors import DaemonUnreachable, GpushareError
+from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
 from gpushare.paths import history_dir
 
 
@@ -235,3 +236,225 @@ def test_another_trouble_is_not_waited_for(monkeypatch, clock):
     with pytest.raises(DaemonUnreachable):
         locate._bring_up(starter)
     assert starter.starts == 0
+
+
+# ---- a daemon for a new job ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(monkeypatch, tmp_path):
+    """A node: its driver, the sign of a system daemon, what that answers, and which daemon of the user's is started."""
+    one = SimpleNamespace(driver="nvidia", sign=None, system=node("system"), asked=[], started=[])
+
+    def system(driver, environ, patience):
+        one.asked.append((driver, patience))
+        if isinstance(one.system, Exception):
+            raise one.system
+        return one.system
+
+    monkeypatch.setattr(locate, "detect_driver", lambda: one.driver)
+    monkeypatch.setattr(locate, "system_sign", lambda: one.sign)
+    monkeypatch.setattr(locate, "_system", system)
+    monkeypatch.setattr(locate, "own_dir", lambda driver, environ: (tmp_path / driver, "it is elsewhere"))
+    monkeypatch.setattr(locate, "_bring_up", one.started.append)
+    return one
+
+
+def for_run(driver="auto", **environ):
+    return locate.for_run(load_settings({}, {**SETTINGS, "GPUSHARE_DRIVER": driver, **environ}))
+
+
+@pytest.mark.parametrize(
+    ("driver", "detected", "wanted"), [("auto", "nvidia", "nvidia"), ("auto", "sim", "sim"), ("sim", "nvidia", "sim")]
+)
+def test_where_nothing_shows_a_system_daemon_the_users_own_is_started(site, tmp_path, driver, detected, wanted):
+    site.driver = detected
+    found = for_run(driver)
+    (starter,) = site.started
+    assert site.asked == [] and found.starter is starter
+    assert (found.driver, found.passed_over, found.moved) == (wanted, None, "it is elsewhere")
+    assert found.runtime.directory == starter.runtime.directory == tmp_path / wanted and starter.driver == wanted
+
+
+@pytest.mark.parametrize(("driver", "patience"), [("nvidia", 3.0), ("sim", 0.0)])
+def test_a_system_daemon_that_answers_is_used_and_on_real_gpus_waited_for(site, driver, patience):
+    site.sign = "/run/gpushare"
+    assert for_run(driver) is site.system
+    assert site.asked == [(driver, patience)] and site.started == []
+
+
+@pytest.mark.parametrize("code", ["no_daemon", "timed_out", "garbage"])
+def test_beside_a_system_daemon_on_real_gpus_none_is_started(site, code):
+    site.sign, site.system = "/run/gpushare", unreachable(code, "it is not there")
+    with pytest.raises(DaemonUnreachable) as caught:
+        for_run("auto")
+    assert caught.value.message == "the system daemon of this node cannot be used: it is not there"
+    assert caught.value.code == "system_daemon_away" and site.started == []
+    assert list(caught.value.facts) == [("found", "/run/gpushare"), ("log", "journalctl -u gpushared")]
+    assert "a daemon of your own would lend the same memory a second time" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("driver", "code"),
+    [("nvidia", "other_driver"), ("nvidia", "foreign_software_gpus"), ("sim", "other_driver"), ("sim", "no_daemon")],
+)
+def test_where_it_serves_other_gpus_the_users_own_is_started_and_why_is_known(site, driver, code):
+    site.sign, site.system = "/run/gpushare", unreachable(code)
+    found = for_run(driver)
+    assert found.passed_over is site.system and found.driver == driver and len(site.started) == 1
+
+
+def test_a_daemon_that_is_named_has_ten_seconds_for_a_new_job_and_two_for_a_command(monkeypatch):
+    asked = []
+    monkeypatch.setattr(locate, "_ask", lambda runtime, driver, within: asked.append((driver, within)) or "node")
+    settings = load_settings({}, {**SETTINGS, "GPUSHARE_SOCKET": "/x/api.sock"})
+    assert locate.for_run(settings) == locate.find(settings) == "node"
+    assert asked == [("sim", 10.0), ("sim", 2.0)]
+
+
+def test_to_read_a_history_the_driver_that_is_here_says_which(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(locate, "for_run", lambda _: "started")
+    monkeypatch.setattr(locate, "detect_driver", lambda: "nvidia")
+    asked.answers = [unreachable("no_daemon")]
+    settings = load_settings({}, {**SETTINGS, "GPUSHARE_DRIVER": "auto", "XDG_STATE_HOME": str(tmp_path)})
+    history_dir("sim", settings.environ).mkdir(parents=True)
+    with pytest.raises(DaemonUnreachable):
+        locate.for_history(settings)
+    history_dir("nvidia", settings.environ).mkdir(parents=True)
+    assert locate.for_history(settings) == "started"
+
+
+def test_a_named_daemon_that_is_away_is_not_replaced_to_read_a_history(monkeypatch, tmp_path):
+    monkeypatch.setattr(locate, "for_run", lambda _: pytest.fail("one is started"))
+    monkeypatch.setattr(locate, "find", lambda settings: (_ for _ in ()).throw(unreachable("no_daemon")))
+    settings = load_settings({}, {**SETTINGS, "GPUSHARE_SOCKET": "/x/api.sock", "XDG_STATE_HOME": str(tmp_path)})
+    history_dir("sim", settings.environ).mkdir(parents=True)
+    with pytest.raises(DaemonUnreachable):
+        locate.for_history(settings)
+
+
+def test_a_user_without_a_home_has_no_history_to_read(asked, monkeypatch):
+    monkeypatch.setattr(locate, "for_run", lambda _: pytest.fail("one is started"))
+    asked.answers = [unreachable("no_daemon")]
+    with pytest.raises(DaemonUnreachable, match="no daemon runs on this node"):
+        locate.for_history(load_settings({}, SETTINGS))
+
+
+# ---- the system daemon -----------------------------------------------------------------------------------------
+
+
+def system(monkeypatch, *answers, patience=1.0, foreign=None):
+    left, asked = list(answers), []
+
+    def ask(runtime, driver, within):
+        asked.append((runtime.directory, driver, within))
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(locate, "_ask", ask)
+    monkeypatch.setattr(locate, "foreign_software_gpus", lambda found, environ: foreign)
+    try:
+        return locate._system("nvidia", {}, patience), asked
+    except GpushareError as error:
+        return error, asked
+
+
+@pytest.mark.parametrize("code", ["no_daemon", "hung_up"])
+def test_a_system_daemon_that_is_being_restarted_is_asked_ten_times_a_second(monkeypatch, clock, code):
+    found, asked = system(monkeypatch, *[unreachable(code)] * 3, "node")
+    assert found == "node" and asked == [(locate.SYSTEM_DIR, "nvidia", 10.0)] * 4
+    assert clock.pauses == [0.1] * 3
+
+
+def test_one_that_stays_away_is_given_up(monkeypatch, clock):
+    found, _ = system(monkeypatch, unreachable("no_daemon", "none there"), patience=1.0)
+    assert found.message == "none there" and 1.0 <= clock.now < 1.11
+    found, asked = system(monkeypatch, unreachable("no_daemon"), patience=0.0)
+    assert found.code == "no_daemon" and len(asked) == 1
+
+
+@pytest.mark.parametrize("code", ["timed_out", "garbage", "cannot_connect"])
+def test_one_that_hangs_or_is_none_of_ours_is_not_asked_again(monkeypatch, clock, code):
+    found, asked = system(monkeypatch, unreachable(code), "node")
+    assert found.code == code and len(asked) == 1 and clock.pauses == []
+
+
+def test_one_whose_gpus_are_of_another_user_is_none(monkeypatch, clock):
+    other = GpushareError("of somebody else", code="foreign_software_gpus")
+    assert system(monkeypatch, "node", foreign=other) == (other, [(locate.SYSTEM_DIR, "nvidia", 10.0)])
+
+
+@pytest.mark.parametrize("there", [set(), {"run"}, {"run", "unit"}, {"unit"}, {"dangling"}])
+def test_what_shows_that_this_node_has_a_system_daemon(monkeypatch, tmp_path, there):
+    """Also a link that leads nowhere: a unit that is switched off."""
+    run, unit = tmp_path / "run", tmp_path / "gpushared.service"
+    monkeypatch.setattr(locate, "SYSTEM_DIR", run)
+    monkeypatch.setattr(locate, "SYSTEM_UNITS", (tmp_path / "no.service", unit))
+    if "run" in there:
+        run.mkdir()
+    if "unit" in there:
+        unit.touch()
+    if "dangling" in there:
+        unit.symlink_to(tmp_path / "gone")
+    assert locate.system_sign() == (str(run) if "run" in there else str(unit) if there else None)
+
+
+# ---- whose software GPUs they are ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("driver", "starter", "sim", "owner", "foreign"),
+    [
+        ("sim", None, "", 1, True),
+        ("sim", None, "gpus=2", 1, True),
+        ("sim", None, "gpus=2,pool=/p", 1, False),
+        ("sim", "ours", "", 1, False),
+        ("nvidia", None, "", 1, False),
+        ("sim", None, "", 0, False),
+        ("sim", None, "", None, False),
+    ],
+)
+def test_software_gpus_of_another_user_are_not_there_for_this_one(driver, starter, sim, owner, foreign):
+    """`owner`: how far the daemon's user is from us; None: its socket is gone."""
+
+    class Socket(str):
+        def stat(self):
+            if owner is None:
+                raise FileNotFoundError
+            return SimpleNamespace(st_uid=os.getuid() + owner)
+
+    found = locate.Node(SimpleNamespace(api_socket=Socket("/x/api.sock")), driver, starter)
+    error = locate.foreign_software_gpus(found, {"GPUSHARE_SIM": sim} if sim else {})
+    assert (error is not None) is foreign
+    if error is not None:
+        assert error.code == "foreign_software_gpus"
+        assert f"/x/api.sock serves software GPUs of user {os.getuid() + 1}, which are not" in error.message
+
+
+@pytest.mark.parametrize(("driver", "own"), [("auto", ["nvidia", "sim"]), ("nvidia", ["nvidia"]), ("sim", ["sim"])])
+def test_the_system_daemon_is_asked_first_then_the_users_of_each_driver(monkeypatch, driver, own):
+    monkeypatch.setattr(locate, "user_dir", lambda name, environ: f"/own/{name}")
+    places = [one.directory for one in locate._places(driver, {})]
+    assert places == [locate.SYSTEM_DIR, *(f"/own/{name}" for name in own)]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "serves", "refused"), [("auto", "sim", False), ("sim", "sim", False), ("nvidia", "sim", True)]
+)
+def test_a_daemon_for_another_driver_is_refused_with_the_way_out(monkeypatch, asked_for, serves, refused):
+    waits = answering(monkeypatch, driver=serves)
+    if not refused:
+        assert locate._ask(RUNTIME, asked_for) == locate.Node(RUNTIME, serves) and waits == [2.0]
+        return
+    with pytest.raises(UsageError) as caught:
+        locate._ask(RUNTIME, asked_for)
+    assert caught.value.message == "the daemon at /x/api.sock serves the driver sim, not nvidia"
+    assert (caught.value.code, caught.value.hint) == ("other_driver", "leave --driver out, or GPUSHARE_SOCKET")
+
+
+def test_a_nodes_client_has_ten_seconds_unless_it_is_told_other():
+    found = locate.Node(RUNTIME, "sim")
+    assert [found.client().timeout, found.client(1.5).timeout] == [10.0, 1.5]
+    assert found.client().api_socket == "/x/api.sock"

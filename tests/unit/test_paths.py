@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -69,6 +71,21 @@ def test_a_name_too_long_for_a_socket_is_refused(tmp_path):
         Runtime(deep / "gpushare").make()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_name_that_a_socket_can_just_have_is_taken(tmp_path, more):
+    runtime = Runtime(tmp_path / ("x" * (107 - len(f"{tmp_path}//api.sock") + more)))
+    with socket.socket(socket.AF_UNIX) as server:
+        runtime.directory.mkdir(mode=0o700)
+        if not more:
+            runtime.check()
+            server.bind(str(runtime.api_socket))
+        else:
+            with pytest.raises(UsageError, match="too long"):
+                runtime.check()
+            with pytest.raises(OSError, match="too long"):
+                server.bind(str(runtime.api_socket))
+
+
 def test_a_parent_that_is_missing(tmp_path):
     with pytest.raises(NotPermitted, match="cannot make"):
         Runtime(tmp_path / "none" / "gpushare").make()
@@ -125,8 +142,9 @@ def test_a_link_of_another_user_is_taken_as_well(squatted):
 
 
 @pytest.mark.parametrize("damage", ["gone", "another's", "open", "relative", "binary"])
-def test_a_directory_that_was_written_down_is_looked_at_again(squatted, tmp_path, damage):
+def test_a_directory_that_was_written_down_is_looked_at_again(squatted, tmp_path, monkeypatch, damage):
     tmp, environ = squatted
+    monkeypatch.chdir(tmp)
     first, _ = own_dir("sim", environ)
     (record,) = (tmp_path / "home/.local/state/gpushare").iterdir()
     assert record.read_text() == str(first)
@@ -156,8 +174,32 @@ def test_the_systems_directory_of_a_user_comes_before_a_random_one(squatted, tmp
     assert own_dir("sim", environ)[0].parent != base  # open to others
     base.chmod(0o700)
     assert own_dir("sim", environ)[0] == base / "gpushare-sim"
+    assert stat.S_IMODE((base / "gpushare-sim").stat().st_mode) == 0o700
     os.chown(base, 65534, 65534)
     assert own_dir("sim", environ)[0].parent != base
+    shutil.rmtree(base)
+    base.touch(mode=0o600)
+    assert own_dir("sim", environ)[0].parent != base, "it is no directory"
+
+
+def test_a_name_that_is_free_is_used_whatever_the_system_has_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "TMP", tmp_path)
+    monkeypatch.setattr(paths, "RUN_USER", tmp_path / "user")
+    (tmp_path / "user" / str(os.getuid())).mkdir(parents=True, mode=0o700)
+    usual = tmp_path / f"gpushare-{os.getuid()}"
+    assert user_dir("nvidia", {}) == usual and own_dir("nvidia", {}) == (usual, None)
+    assert user_dir("nvidia", {}) == usual, "it is there now, and ours"
+
+
+def test_a_runtime_directory_that_is_named_has_no_place_of_another_user_and_no_other(squatted, tmp_path):
+    _, environ = squatted
+    named = tmp_path / "named"
+    (named / "gpushare").mkdir(parents=True, mode=0o700)
+    os.chown(named / "gpushare", 65534, 65534)
+    environ = {**environ, "XDG_RUNTIME_DIR": str(named)}
+    assert user_dir("nvidia", environ) == named / "gpushare"
+    with pytest.raises(NotPermitted, match="belongs to user 65534, not to you"):
+        own_dir("nvidia", environ)
 
 
 def test_nowhere_to_write_the_name_down(squatted, tmp_path):

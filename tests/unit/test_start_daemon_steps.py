@@ -126,6 +126,16 @@ def test_one_is_started_at_a_time_and_failures_are_counted(place):
     assert len(started) == 2 and one.failures == 2
 
 
+def test_one_that_has_ended_is_followed_by_the_next_though_nobody_has_looked(place):
+    one = starter(place)
+    one.start()
+    first = one._pid
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    one.start()
+    assert one._pid not in (None, first)
+    ended(one)
+
+
 def test_signals_that_are_ignored_here_are_not_there(place):
     # The shell reads its own status and starts nothing: while it forks, it blocks every signal for a moment.
     (place / "program").write_text(
