@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -147,8 +148,6 @@ def test_a_line_of_another_shape_is_no_daemons(peer):
 
 
 def test_a_connection_that_breaks_ends_it(peer):
-    import struct
-
     events = stream(peer)
     assert peer.connection is not None
     peer.say(HEAD)
@@ -216,6 +215,16 @@ def test_a_daemon_that_takes_no_connection_is_waited_for_as_long_as_was_said(pee
         frees.cancel()
         for one in waiting:
             one.close()
+
+
+@pytest.mark.parametrize(
+    ("timeout", "bound"), [(2.5, (2, 500_000)), (0.5, (0, 500_000)), (None, (0, 0)), (1e9, (3600, 0))]
+)
+def test_a_connection_waits_for_room_as_long_as_was_said_and_an_hour_at_most(peer, timeout, bound):
+    with unixhttp.connect(peer.path, timeout) as connection:
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.calcsize("ll"))
+        assert struct.unpack("ll", found) == bound, "0 is for ever"
+        assert connection.gettimeout() == timeout
 
 
 def test_where_nobody_listens(tmp_path):

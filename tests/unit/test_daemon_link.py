@@ -85,7 +85,7 @@ def test_that_it_is_away_for_long_is_said_once_with_its_log(clock, said) -> None
     until(linked(Absent(), said), clock, 200.0)
     ((level, text),) = said
     assert level == 0
-    assert "keeps the memory that it has" in text
+    assert "no daemon answers, for 15 s now: the program keeps the memory that it has and gets no more" in text
     assert "journalctl -u gpushared" in text
 
 

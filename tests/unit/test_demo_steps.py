@@ -327,6 +327,12 @@ def test_a_line_that_does_not_come_in_time(says):
     assert one.stops() == 0 and one.process.returncode is not None
 
 
+def test_an_output_that_stays_open_keeps_the_demo_from_no_end(says):
+    one = says("echo up; exec sleep 60")
+    one.hears("up", patience=20.0)
+    assert one.reader.daemon and one.reader.is_alive()
+
+
 def test_one_that_does_not_heed_ctrl_c_is_killed(says, monkeypatch):
     one = says("trap '' INT; echo up; exec sleep 60")
     one.hears("up", patience=20.0)

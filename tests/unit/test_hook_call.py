@@ -82,3 +82,10 @@ def test_no_process_and_no_descriptor_is_left_here(tmp_path: Path) -> None:
         call(behind(tmp_path / "pid"))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert set(children.read_text().split()) <= others
+
+
+def test_what_a_terminal_sends_to_its_callers_session_does_not_reach_it():
+    """Neither the hook nor the process that waits for it is in our session."""
+    why = call("cut -d' ' -f6 /proc/$PPID/stat /proc/$$/stat | tr '\\n' ' '; exit 3")
+    waits, hook = why.removeprefix("exit status 3: ").split()
+    assert str(os.getsid(0)) not in (waits, hook) and waits != hook

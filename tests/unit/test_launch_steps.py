@@ -118,100 +118,6 @@ def gone(code="hung_up") -> DaemonUnreachable:
 OFF, OBSERVE = {"GPUSHARE_MODE": "off", "GPUSHARE_LIMIT": None}, {"GPUSHARE_MODE": "observe"}
 
 
-# ---- the daemon is found, or not -------------------------------------------------------------------------
-
-
-STANDS_IN = "gpushare: no NVIDIA driver here: the software driver stands in (GPUs made of host memory)\n"
-OWN = "gpushare: this user's daemon is used, not the system's: it is not for us\n"
-
-
-def found(monkeypatch, said, **options):
-    """Of a launch; `said`: the node, or the error."""
-
-    def for_run(_settings):
-        if isinstance(said, Exception):
-            raise said
-        return said
-
-    monkeypatch.setattr(launch.locate, "for_run", for_run)
-    return launched(None, **options)._find_daemon()
-
-
-def other(code: str) -> GpushareError:
-    return GpushareError("it is not for us", code=code)
-
-
-@pytest.mark.parametrize(
-    ("node", "flags", "at"),
-    [
-        ({}, {}, ["", "", ""]),
-        ({"passed_over": other("no_daemon")}, {}, ["", OWN, OWN]),
-        ({"passed_over": other("other_driver")}, {}, ["", "", OWN]),
-        ({"moved": "it is elsewhere"}, {}, ["", "", "gpushare: it is elsewhere\n"]),
-        ({"driver": "sim"}, {}, ["", STANDS_IN, STANDS_IN]),
-        ({"driver": "sim"}, {"GPUSHARE_DRIVER": "sim"}, ["", "", ""]),
-    ],
-)
-def test_what_is_not_as_usual_is_told_as_loudly_as_it_matters(monkeypatch, capfd, node, flags, at):
-    """With -q, without anything, and with -v."""
-    node = launch.locate.Node(**{"runtime": None, "driver": "nvidia", **node})
-    for verbosity, words in zip((-1, 0, 1), at, strict=True):
-        assert found(monkeypatch, node, flags=flags, verbosity=verbosity) is node
-        assert capfd.readouterr().err == words, verbosity
-
-
-AWAY_ = DaemonUnreachable("it is away", facts=[("found", "/x")], hint="start it")
-
-
-@pytest.mark.parametrize("verbosity", [-1, 0, 1])
-@pytest.mark.parametrize(
-    ("error", "flags", "says", "hint"),
-    [
-        (AWAY_, {}, "it is away; the limit holds for each process by itself, and nothing is lent", "start it; "),
-        (
-            AWAY_,
-            {"GPUSHARE_REQUEST": "1Gi"},
-            "it is away; the limit holds for each process by itself, and nothing is lent;"
-            " the request is not guaranteed",
-            "start it; ",
-        ),
-        (AWAY_, {**OBSERVE, "GPUSHARE_LIMIT": None}, "it is away; nothing is observed", "start it; "),
-        (
-            OSError(13, "Permission denied", "/run/x"),
-            {},
-            "cannot start the daemon: /run/x: Permission denied; the limit holds for each process by itself,"
-            " and nothing is lent",
-            "",
-        ),
-        (
-            OSError("no room"),
-            {},
-            "cannot start the daemon: no room; the limit holds for each process by itself, and nothing is lent",
-            "",
-        ),
-    ],
-)
-def test_a_program_without_a_daemon_starts_and_that_is_always_said(
-    monkeypatch, capfd, error, flags, says, hint, verbosity
-):
-    assert found(monkeypatch, error, flags=flags, verbosity=verbosity) is None
-    facts = "  found  /x\n" if hint else "\n"
-    assert capfd.readouterr().err == (f"gpushare: {says}\n{facts}hint: {hint}with --require-daemon this is an error\n")
-
-
-def test_who_wants_a_daemon_in_another_way_is_told_so(monkeypatch, capfd):
-    found(monkeypatch, DaemonUnreachable("it is away"), require_daemon="GPUSHARE_REQUIRE_DAEMON=1")
-    assert "with GPUSHARE_REQUIRE_DAEMON=1 this is an error" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(("flags", "options"), [({"GPUSHARE_REQUIRE_DAEMON": "1"}, {}), ({}, {"container": True})])
-@pytest.mark.parametrize("error", [AWAY_, OSError(13, "Permission denied")])
-def test_where_there_must_be_a_daemon_nothing_starts_without_one(monkeypatch, capfd, error, flags, options):
-    with pytest.raises(type(error)):
-        found(monkeypatch, error, flags=flags, **options)
-    assert capfd.readouterr().err == ""
-
-
 # ---- the job is registered ------------------------------------------------------------------------------
 
 
@@ -472,6 +378,23 @@ def test_a_job_of_which_nothing_more_is_said_is_on_one_gpu_and_lends(monkeypatch
     assert (body["gpus"], body["lend"]) == (2, False)
 
 
+@pytest.mark.parametrize(
+    ("flags", "budget", "sources"),
+    [
+        ({"REQUEST": "1Gi", "LIMIT": "4Gi"}, ("1Gi", "4Gi"), ("--request", "--limit")),
+        ({"LIMIT": "4Gi"}, ("4Gi", "4Gi"), ("--limit", "--limit")),
+        ({"REQUEST": "1Gi"}, ("1Gi", "1Gi"), ("--request", "--request")),
+        ({"LIMIT": "max"}, ("none", "max"), (None, "--limit")),
+        ({"REQUEST": "none"}, ("none", "max"), ("--request", None)),
+        ({}, ("none", "max"), (None, None)),
+    ],
+)
+def test_each_amount_comes_from_the_setting_that_says_it(flags, budget, sources):
+    flags = {"GPUSHARE_LIMIT": None, **{f"GPUSHARE_{name}": text for name, text in flags.items()}}
+    body = launched(None, flags=flags).registration()
+    assert ((body["request"], body["limit"]), (body["request_source"], body["limit_source"])) == (budget, sources)
+
+
 def test_a_library_that_is_not_built_is_told_before_a_daemon_is_asked(monkeypatch):
     def preload(_environ):
         raise GpushareError("the library is not there", code="not_built")
@@ -691,6 +614,91 @@ def test_a_job_that_is_registered_again_names_the_gpus_that_it_has():
     assert one.registration()["devices"] == ["2", "3"]
 
 
+# ---- the program ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "setting", "driver"),
+    [
+        (SimpleNamespace(driver="sim", runtime="/run/x"), "nvidia", "sim"),
+        (None, "sim", "sim"),
+        (None, "nvidia", "nvidia"),
+        (None, "auto", "detected"),
+    ],
+)
+def test_a_program_is_given_its_job_and_the_driver_of_its_daemon_or_else_the_one_that_is_here(
+    monkeypatch, node, setting, driver
+):
+    given = []
+    monkeypatch.setattr(launch.locate, "detect_driver", lambda: "detected")
+    monkeypatch.setattr(launch.spawn, "program_environ", lambda *some, **more: given.append((some, more)) or {"A": "1"})
+    one = launched(node, flags={"GPUSHARE_DRIVER": setting, "GPUSHARE_NAME": "n"}, devices=("2",))
+    one.job = JOB if node else None
+    assert one.program_environ() == {"A": "1"}
+    assert given == [
+        (
+            (one.environ, one.settings, one.budget),
+            {
+                **{"name": "n", "devices": ("2",), "driver": driver, "job": one.job},
+                "runtime": "/run/x" if node else None,
+            },
+        )
+    ]
+
+
+class Linked:
+    """The job's connection: what it has learned by the end."""
+
+    def __init__(self) -> None:
+        self.job = {**JOB, "name": "changed"}
+        self.killed_notice, self.stopped = "its loan is needed", True
+
+    def end(self, status):
+        assert status == signal.SIGKILL
+        return {"killed": None}
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_at_the_end_all_that_is_known_is_put_together(monkeypatch, linked):
+    seen = []
+    monkeypatch.setattr(launch.spawn, "spawn_program", lambda *_: 17)
+    monkeypatch.setattr(launch, "memory_kills", lambda: 0)
+    monkeypatch.setattr(launch, "wait_for", lambda child, link: seen.append((child, link)) or signal.SIGKILL)
+    monkeypatch.setattr(launch.signal, "signal", lambda *_: None)
+    link = Linked() if linked else None
+    monkeypatch.setattr(Launch, "_link", lambda self, child, environ: link)
+    monkeypatch.setattr(Launch, "_finish", lambda self, end: seen.append((self.job, end)) or 7)
+    one = launched(None)
+    assert one._supervise("/bin/true", {}) == 7
+    facts = {"outcome": {"killed": None}, "killed_notice": "its loan is needed", "stopped": True} if linked else {}
+    assert seen == [
+        (17, link),
+        (link.job if link else None, Ending(status=signal.SIGKILL, program="true[17]", **facts)),
+    ]
+
+
+def test_only_a_job_has_a_connection_to_its_daemon_and_processes_beside_it(monkeypatch):
+    made = []
+
+    class Link:
+        def __init__(self, *given) -> None:
+            made.append(given)
+
+        def start_followers(self, environ, hooks) -> None:
+            made.append((environ, hooks))
+
+    monkeypatch.setattr(launch, "Link", Link)
+    assert launched(None)._link(17, {}) is None and launched(Daemon())._link(17, {}) is None
+    assert made == []
+    one = launched(Daemon(), flags={"GPUSHARE_RELIEF_CMD": "free"})
+    one.job = JOB
+    assert isinstance(one._link(17, {"A": "1"}), Link)
+    assert made == [
+        (one.node, JOB, 17, one.registration, one.say),
+        ({"A": "1"}, {"GPUSHARE_RELIEF_CMD": "free"}),
+    ]
+
+
 def test_that_the_program_runs_is_told_to_whom_wants_to_know(monkeypatch):
     told = []
 
@@ -722,10 +730,10 @@ def test_the_container_has_the_library_that_the_job_needs(monkeypatch):
     given = []
     monkeypatch.setattr(container, "inside", lambda node, library, environ: given.append(library) or "in")
     monkeypatch.setattr(container, "engine_command", lambda words, *_rest: [*words, "run"])
-    for turns in (True, False):
+    for turns in ({"turns": True}, {"turns": False}, {}):
         one = launched(SimpleNamespace(runtime=None, driver="sim"), container=True)  # type: ignore[arg-type]
-        one.job = {**JOB, "turns": turns}
+        one.job = {**JOB, **turns}
         environ = launch._contained(one)
         assert one.options.command == ["true", "run"]
         assert "LD_PRELOAD" not in environ
-    assert given == [library(turns=True), library()]
+    assert given == [library(turns=True), library(), library()], "an older daemon knows no turns"

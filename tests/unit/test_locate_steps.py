@@ -208,7 +208,7 @@ def test_it_is_asked_ever_less_often_until_it_answers(monkeypatch, clock, code):
     assert clock.pauses == pytest.approx([0.01, 0.015, 0.0225])
 
 
-@pytest.mark.parametrize(("coming_up", "longest"), [(True, locate.POLL), (False, 1.0)])
+@pytest.mark.parametrize(("coming_up", "longest"), [(True, 0.05), (False, 1.0)])
 def test_who_comes_up_is_asked_often(monkeypatch, clock, coming_up, longest):
     comes_up(monkeypatch, *[unreachable("no_daemon")] * 40, None)
     locate._bring_up(Starter(coming_up=coming_up))

@@ -209,7 +209,12 @@ def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeyp
         return next(pids)
 
     monkeypatch.setattr(follower.os, "posix_spawn", spawn)
-    monkeypatch.setattr(follower.os, "waitpid", lambda pid, _how: (pid, signal.SIGKILL))
+
+    def waitpid(pid, _how):
+        assert pid > 0, "0 would be any child, also the program"
+        return pid, signal.SIGKILL
+
+    monkeypatch.setattr(follower.os, "waitpid", waitpid)
     monkeypatch.setattr(follower.os, "kill", lambda pid, number: ended.append((pid, number)))
     environ = {"LD_PRELOAD": "x", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/h"}
     kept = follower.KeptFollower(follower.SUSPENDER, environ, "j1", "/api", without=follower.OWN_GPUS)

@@ -28,6 +28,26 @@ def test_pieces_do_not_matter(answer, status, cuts):
     assert (parser.status, parser.complete, body) == (status, True, b"hello world")
 
 
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
+        (b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\nabc", 204, b""),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, b""),
+        (PLAIN + b"what follows is of nobody", 409, b"hello world"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1A\r\n" + b"x" * 26 + b"\r\n0\r\n\r\n",
+            200,
+            b"x" * 26,
+        ),
+        (CHUNKED + b"what follows is of nobody", 200, b"hello world"),
+    ],
+)
+def test_an_answer_ends_where_it_says(answer, status, body):
+    parser = Parser()
+    assert parser.feed(answer) == body and (parser.status, parser.complete) == (status, True)
+
+
 @pytest.mark.parametrize("answer", [PLAIN, CHUNKED])
 def test_an_answer_that_is_cut_off_is_not_complete(answer):
     for end in range(len(answer) - 7):

@@ -224,6 +224,22 @@ def test_a_stream_without_last_words_is_not_waited_for_long(monkeypatch):
     assert link.end(15) == {"killed": None} and said == [] and stream.closed
 
 
+def test_last_words_are_waited_for_half_a_second_in_all(monkeypatch):
+    monkeypatch.setattr(daemon_link, "watch", lambda _events: None)
+    link, _ = link_of(Stream(ends=False))
+    now, waits = [100.0], []
+
+    def select(_readers, _writers, _errors, left):
+        waits.append(left)
+        now[0] += 0.2
+        return [[link._events] if len(waits) < 9 else []]
+
+    monkeypatch.setattr(daemon_link, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(daemon_link, "select", SimpleNamespace(select=select))
+    link.end(15)
+    assert waits == pytest.approx([0.5, 0.3, 0.1])
+
+
 def test_who_is_beside_the_program_is_looked_after_and_ended(monkeypatch):
     monkeypatch.setattr(daemon_link, "watch", lambda _events: None)
     link, _ = link_of(Stream([], ends=False))
