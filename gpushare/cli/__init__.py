@@ -35,6 +35,8 @@ SECTIONS = {
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
 FAILED_BEFORE_START = 125
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a place that takes no more."""
 CLICKS_WORDS = (
     (r"is not a valid integer( range)?", "is not a whole number"),
     (r"is not a valid float( range)?", "is not a number"),
@@ -124,17 +126,15 @@ def _main(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports an error at exit
         code = 1
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or arguments[:1] == ["run"]:
+    except Exception as error:
+        if arguments[:1] == ["run"]:
+            # A bug of ours: show its traceback, but do not exit with 1, which would be the program's status.
+            sys.excepthook(*sys.exc_info())
+            return FAILED_BEFORE_START
+        if not isinstance(error, OSError) or error.errno not in FULL:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = _report(render(f"cannot write: {error.strerror}", hint="free some space there"), 1, arguments)
-    except Exception:
-        if arguments[:1] != ["run"]:
-            raise
-        # A bug of ours: show its traceback, but do not exit with 1, which would be the program's status.
-        sys.excepthook(*sys.exc_info())
-        code = FAILED_BEFORE_START
     return code
 
 

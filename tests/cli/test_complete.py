@@ -113,6 +113,22 @@ def test_jobs_of_the_queue(environ, monkeypatch, line, words):
     assert offered(line) == words
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("gpushare cancel ", {"7": "train", "8": "held", "12": "sweep", "71": "pending"}),
+        ("gpushare cancel s", {"sweep": "pending"}),
+        ("gpushare queue -q ", {"vision": None, "speech": None}),
+    ],
+)
+def test_beside_a_word_is_what_it_stands_for(environ, monkeypatch, line, told):
+    """None: a shell shows no empty column."""
+    monkeypatch.setattr("gpushare.cluster.client.find", Service)
+    *before, last = line.split(" ")
+    found = BashComplete(cli, {}, "gpushare", "_GPUSHARE_COMPLETE").get_completions(before[1:], last)
+    assert {item.value: item.help for item in found} == told
+
+
 def test_without_a_service_nothing_is_offered_and_nothing_said(environ, monkeypatch, capfd):
     monkeypatch.setattr("gpushare.cluster.client.find", lambda: None)
     assert offered("gpushare cancel ") == offered("gpushare queue -q ") == []

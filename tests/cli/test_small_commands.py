@@ -362,6 +362,37 @@ def test_how_many_gpus_are_asked_for(gpushare, monkeypatch, gpus, devices, numbe
     assert (asked[0].gpus, asked[0].devices, asked[0].command) == (number, devices, ["true"])
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        (["true", "--limit", "1Gi"], True),
+        (["--limit", "1Gi", "true", "--request", "1Gi"], True),
+        (["--", "true", "--limit", "1Gi"], False),
+        (["true", "-l", "1Gi"], False),
+        (["-q", "true", "--limit", "1Gi"], False),
+        (["--container", "podman", "run", "--name", "x", "i"], False),
+    ],
+)
+def test_options_of_ours_after_the_program_are_warned_of(gpushare, monkeypatch, words, warned):
+    asked = []
+    monkeypatch.setattr("gpushare.launch.run", lambda options: asked.append(options.command) or 0)
+    code, out, err = gpushare("run", *words)
+    assert (code, out, len(asked)) == (0, "", 1) and bool(err) is warned
+    assert not warned or err.startswith("gpushare: these come after the command, so true gets them")
+
+
+@pytest.mark.parametrize(("words", "wait"), [([], None), (["--wait", "5s"], 5.0), (["--no-wait"], None)])
+def test_whether_it_waits_for_room(gpushare, monkeypatch, words, wait):
+    asked = []
+    monkeypatch.setattr("gpushare.launch.run", lambda options: asked.append(options.wait) or 0)
+    assert gpushare("run", *words, "true")[0] == 0 and asked == [wait]
+
+
+def test_to_wait_and_not_to_wait_is_refused(gpushare):
+    code, _, err = gpushare("run", "--no-wait", "--wait", "5s", "true")
+    assert code == 125 and "--wait and --no-wait contradict each other" in err
+
+
 @pytest.mark.parametrize(("words", "found"), [([], 0), (["-v"], 1), (["-vv"], 2), (["-q"], -1), (["-q", "-v"], -1)])
 def test_how_much_is_told(gpushare, monkeypatch, words, found):
     asked = []

@@ -85,6 +85,9 @@ def test_what_is_wrong_with_a_gpu_is_beside_its_bar(busy):
     busy.unmanaged = GIB
     _, bar, numbers, *_ = picture(busy, 120, 24)
     assert bar.endswith("  is sick: Xid 48, double-bit ECC error")
+    busy.health["ailments"].insert(0, ailment | {"state": "degraded", "text": "it is slow", "facts": {}})
+    assert picture(busy, 120, 24)[1].endswith("  is degraded: it is slow"), "the first, without what to do"
+    busy.health["ailments"].reverse()
     assert numbers.endswith("outside gpushare 1.0 GiB")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.errors import DaemonUnreachable
+from gpushare.notebook import previous_kernel
 from gpushare.notebook.name import connection_file, notebook_name
 from gpushare.notebook.previous_kernel import ending, predecessor
 
@@ -109,3 +111,39 @@ def test_how_it_ended() -> None:
     noon = time.mktime((2026, 1, 2, 12, 30, 0, 0, 0, -1))
     assert "stopped at 12:30 on 2026-01-02 to return " in str(ending(job(1, killed=killed(time=noon))))
     assert ending(job(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("jobs", "told"),
+    [
+        ([job(1, file="mine.json", killed=killed())], True),
+        ([job(1, file="mine.json", killed=None)], False),
+        ([job(1, file="other.json", killed=killed())], False),
+        ([], False),
+        (DaemonUnreachable("away"), False),
+    ],
+)
+def test_it_is_told_of_this_kernels_own_predecessor(monkeypatch: pytest.MonkeyPatch, jobs: Any, told: bool) -> None:
+    asked: list[bool] = []
+
+    class Daemon:
+        @staticmethod
+        def jobs(*, ended: bool) -> Any:
+            asked.append(ended)
+            return jobs
+
+    def ask(_settings: object, question: Any, _note: object) -> Any:
+        if isinstance(jobs, Exception):
+            raise jobs
+        return question(Daemon)
+
+    monkeypatch.setattr(previous_kernel.offline_history, "ask", ask)
+    monkeypatch.setattr(previous_kernel.os, "getuid", lambda: 7)
+    monkeypatch.setattr(previous_kernel, "connection_file", lambda: "mine.json")
+    monkeypatch.setattr(previous_kernel, "notebook_name", lambda _environ: None)
+    found = previous_kernel.previous_end()
+    assert (found is not None and "the previous kernel was stopped" in found) is told
+    assert asked == ([] if isinstance(jobs, Exception) else [True])
+    monkeypatch.setattr(previous_kernel, "connection_file", lambda: None)
+    asked.clear()
+    assert previous_kernel.previous_end() is None and asked == [], "a program that is no kernel asks nobody"

@@ -102,6 +102,31 @@ def test_how_the_kernel_before_has_ended_is_told_in_the_first_cell_and_once(star
     assert capsys.readouterr().err == ""
 
 
+def test_a_cell_that_loads_the_extension_tells_it_at_its_own_end(started, capsys):
+    """Its beginning was before the extension."""
+    started.news, shell = "the kernel was ended", Shell()
+    session.load(shell)
+    for name, call in list(shell.registered):
+        if name == "post_run_cell":
+            call(None)
+    assert capsys.readouterr().err == "the kernel was ended\n"
+    shell.run_cell()
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_told_is_seen_while_the_cell_runs(monkeypatch):
+    shown: list[str] = []
+    waiting: list[str] = []
+
+    def flush() -> None:
+        shown.extend(waiting)
+        waiting.clear()
+
+    monkeypatch.setattr(session, "sys", SimpleNamespace(stderr=SimpleNamespace(write=waiting.append, flush=flush)))
+    session.say("memory is asked back")
+    assert shown == ["memory is asked back\n"]
+
+
 def test_enable_in_a_cell_does_what_the_line_load_ext_does(started, monkeypatch):
     shell = Shell()
     for module, there in ((None, False), (lambda: None, False), (lambda: shell, True)):
@@ -114,7 +139,8 @@ def test_enable_in_a_cell_does_what_the_line_load_ext_does(started, monkeypatch)
     started.here = PRESENT
     session.enabled()
     assert started.told == BEGUN, "the extension was there before the job"
-    assert len(shell.registered) == 2
+    session.enabled()
+    assert started.told == BEGUN and len(shell.registered) == 2, "once"
 
 
 @pytest.mark.parametrize("here", [Presence.ABSENT, PRESENT])

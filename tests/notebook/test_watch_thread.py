@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpushare.errors import DaemonUnreachable
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
 from gpushare.notebook import magic as magics
 from gpushare.notebook import watch as watching
 from gpushare.notebook.sigterm import Handler
+from gpushare.notebook.view import Past, View
 from gpushare.notebook.watch import RETRY_FIRST, RETRY_LAST, Watch
+from gpushare.presence import Presence
 
 
 class Stream:
@@ -216,3 +220,129 @@ def test_its_help_is_its_text(did: list[tuple[str, ...]], capsys: pytest.Capture
     magics.magic(line)
     said = capsys.readouterr().out
     assert "%gpushare set 12Gi" in said and not said.startswith(" ") and did == []
+
+
+def test_a_python_that_keeps_no_such_texts_has_no_help_and_no_traceback(
+    did: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(magics.magic, "__doc__", None)
+    magics.magic("help")
+    assert capsys.readouterr().out == "\n"
+
+
+@pytest.mark.parametrize("line", ["set --frobnicate 4Gi", "set --limit 4Gi more"])
+def test_what_the_command_does_not_take_is_told_in_the_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    monkeypatch.setattr(magics, "_client", lambda: "client")
+    monkeypatch.setattr(magics, "_job", lambda _client: {"id": "a1"})
+    magics.magic(line)
+    said = capsys.readouterr().out
+    assert said.startswith("gpushare: ") and said.endswith(f"hint: {magics.USAGE}\n")
+
+
+class Daemon:
+    """What %gpushare asks; an error in the place of an answer is raised."""
+
+    def __init__(self, *, job: Any = None, past: Any = None) -> None:
+        self.job, self.past, self.asked = job, past, []
+
+    def find_job(self, name: str) -> Any:
+        self.asked.append(name)
+        if isinstance(self.job, Exception):
+            raise self.job
+        return self.job
+
+    def explain(self) -> Any:
+        return {"waiting": ["one waits"]}
+
+    def history(self, since: float, until: float, step: float, job: str) -> Any:
+        self.asked.append((since, until, step, job))
+        if isinstance(self.past, Exception):
+            raise self.past
+        return {"series": self.past}
+
+
+JOB = {"id": "a1", "name": "fit", "state": "running", "gpus": []}
+
+
+@pytest.fixture
+def status_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A process with a budget, in which gpushare is loaded."""
+
+    def status_of(daemon: Daemon, **variables: str) -> Any:
+        monkeypatch.setattr(magics, "presence", lambda: next(one for one in Presence if one is not Presence.ABSENT))
+        monkeypatch.setattr(magics.locate, "find", lambda _settings: SimpleNamespace(client=lambda: daemon))
+        monkeypatch.setattr(magics.time, "time", lambda: 1000.0)
+        monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")
+        for name in ("GPUSHARE_JOB", "GPUSHARE_LIMIT", "GPUSHARE_REQUEST"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return magics._status()
+
+    return status_of
+
+
+def test_a_job_is_shown_with_the_last_ten_minutes_and_who_waits(status_of: Any) -> None:
+    daemon = Daemon(job=JOB, past=[{"gpu": "GPU-0", "points": [[1.0]]}])
+    found = status_of(daemon, GPUSHARE_LIMIT="4Gi", GPUSHARE_JOB="a1")
+    assert found == View(JOB, ["one waits"], Past(400.0, 1000.0, {"GPU-0": [[1.0]]}))
+    assert daemon.asked == ["a1", (400.0, 1000.0, 1.0, "a1")]
+    older = Daemon(job=JOB, past=GpushareError("no such path"))
+    assert status_of(older, GPUSHARE_REQUEST="4Gi") == View(JOB, ["one waits"], None)
+    assert older.asked[0] == str(os.getpid()), "it became a job by itself"
+
+
+@pytest.mark.parametrize(
+    ("job", "variables", "lines"),
+    [
+        (None, {}, ["gpushare: loaded into this process, but without a budget: nothing is limited"]),
+        (
+            DaemonUnreachable("nobody answers"),
+            {"GPUSHARE_LIMIT": "4Gi"},
+            [
+                "gpushare: nobody answers: the limit holds for this process by itself, and nothing is lent",
+                "  limit  4Gi",
+            ],
+        ),
+        (DaemonUnreachable("nobody answers"), {"GPUSHARE_REQUEST": "1Gi"}, ["  limit  see the environment"]),
+        (
+            NoSuchJob("none"),
+            {"GPUSHARE_LIMIT": "4Gi"},
+            [
+                "gpushare: this process has not used a GPU yet, so the daemon does not know it",
+                "  limit  4Gi (from GPUSHARE_LIMIT=4Gi)",
+            ],
+        ),
+        (NoSuchJob("none"), {"GPUSHARE_REQUEST": "1Gi"}, ["  limit  the request"]),
+    ],
+)
+def test_what_is_told_where_there_is_no_job_to_show(status_of: Any, job: Any, variables: Any, lines: list[str]) -> None:
+    said = status_of(Daemon(job=job), **variables).splitlines()
+    assert all(line in said for line in lines), said
+
+
+@pytest.mark.parametrize(("driver", "way"), [(None, "before CUDA starts"), ("libcuda.so.1", "restart the kernel")])
+def test_where_gpushare_is_not_loaded_the_way_in_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], driver: str | None, way: str
+) -> None:
+    monkeypatch.setattr(magics, "presence", lambda: Presence.ABSENT)
+    monkeypatch.setattr(magics, "loaded_driver", lambda: driver)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=lambda _found: None))
+    for line in ("", "set 4Gi", "explain"):
+        magics.magic(line)
+        said = capsys.readouterr().out
+        assert said.startswith("gpushare: not in this process") and way in said
+
+
+def test_a_notebook_draws_what_has_a_form_and_prints_what_is_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=drawn.append))
+    view = View(JOB)  # type: ignore[arg-type]
+    for found in (view, "no job"):
+        monkeypatch.setattr(magics, "_status", lambda found=found: found)
+        magics.magic("")
+    assert drawn == [view] and capsys.readouterr().out == "no job\n"

@@ -396,6 +396,17 @@ def test_jobs_that_never_start_are_told_on_standard_error(capsys):
     assert err.splitlines()[-1] == "hint: `gpushare cluster explain 17` says what would start it"
 
 
+def test_each_step_of_a_scenario_has_what_was_decided_in_it(capsys):
+    happened: list[str] = []
+    timeline = SimpleNamespace(happenings=happened, lines=lambda since: iter(happened[since:]))
+    simulation: Any = SimpleNamespace(timeline=timeline)
+    step = views.StepPrinter()
+    for number, (title, more) in enumerate([("two come", ["a", "b"]), ("", []), ("one goes", ["c"])]):
+        happened += more
+        step(number, SimpleNamespace(title=title), simulation)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ("\n0. two come\n   a\n   b\n\n1.\n   nothing is decided\n\n2. one goes\n   c\n")
+
+
 @pytest.mark.parametrize(
     ("encoding", "takes"), [("utf-8", True), ("ascii", False), (None, False), ("none such", False)]
 )

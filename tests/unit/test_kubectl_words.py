@@ -86,6 +86,11 @@ def claim(name: str, *, allocated: bool = False, used: str | None = None) -> dic
     return {"metadata": {"name": name, "namespace": "team-a"}, "status": status, "spec": {}}
 
 
+def test_the_words_are_those_that_kubectl_hands_on(server, capsys, monkeypatch):
+    monkeypatch.setattr(kubectl.sys, "argv", ["kubectl-gpushare", "borrowers", "--json"])
+    assert kubectl.main() == 0 and json.loads(capsys.readouterr().out)["loans"] == []
+
+
 # ---- one pod --------------------------------------------------------------------------------------
 
 
