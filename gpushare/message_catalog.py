@@ -50,8 +50,8 @@ class Found:
     meaning: Meaning
     message: str
     facts: list[tuple[str, str]]
+    count: int
     hint: str | None = None
-    count: int = 1
 
 
 @cache
@@ -72,7 +72,7 @@ def messages_in(lines: Iterable[str]) -> list[Found]:
             margin = line.find(OURS) if OURS in line else 0
             came[recognised] += 1
             message = line[margin:].removeprefix(OURS).strip()
-            last = found[code] = Found(meanings()[code], message, [], count=came[recognised])
+            last = found[code] = Found(meanings()[code], message, [], came[recognised])
         elif last is not None and not _goes_on(last, line[margin:]):
             last = None
     if len(found) > 1:

@@ -302,3 +302,20 @@ def test_whose_a_file_is():
     for name in ("notes.txt", "x.jobs", ".jobs"):
         with pytest.raises(ValueError, match=name):
             whose(name)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (None, b""),
+        (b"", b"Content-Type: application/json\r\nContent-Length: 0\r\n"),
+        (b'{"a": "\xc3\xa4"}', b"Content-Type: application/json\r\nContent-Length: 11\r\n"),
+    ],
+)
+def test_a_request_says_how_long_its_body_is_and_has_it_last(body, told):
+    asked = unixhttp.request_bytes("POST", "/v1/jobs", body)
+    head, empty, rest = asked.partition(b"\r\n\r\n")
+    assert empty and rest == (body or b"")
+    assert head + b"\r\n" == (
+        b"POST /v1/jobs HTTP/1.1\r\nHost: gpushare\r\nAccept: application/json\r\nConnection: close\r\n" + told
+    )

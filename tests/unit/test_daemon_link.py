@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -225,11 +226,13 @@ class Present:
     def __init__(self, *, state: str | None = "running", refuses: GpushareError | None = None) -> None:
         self.state, self.refuses = state, refuses
         self.did: list[object] = []
+        self.timeouts: list[float] = []
         self.notices: list[dict[str, object]] = []
         self.ended = False
         self.pipe = os.pipe()
 
-    def client(self, _timeout: float):
+    def client(self, timeout: float):
+        self.timeouts.append(timeout)
         return self
 
     def job(self, _id: str):
@@ -321,6 +324,54 @@ def test_the_end_is_told_and_the_job_is_what_it_has_become(present, said, monkey
     link = linked(node, said)
     assert link.end(status) == {"killed": None}
     assert node.did == [("main", os.getpid()), ("end", *told), "closed"] and link.job == {"id": "later"}
+
+
+def test_a_daemon_that_hangs_holds_the_program_up_for_two_seconds_at_most(present, clock, said) -> None:
+    node = present()
+    link = linked(node, said)
+    node.ended = True
+    link.read()
+    link.retry()
+    link.end(0)
+    assert node.timeouts == [2.0] * 3, "at its start, when it comes back, and at the end"
+
+
+def test_a_notice_that_came_with_the_end_is_read(present, clock, said) -> None:
+    node = present()
+    link = linked(node, said)
+    node.notices = [{"kind": "killed", "text": "its loan is needed"}]
+    link.end(0)
+    assert link.killed_notice == "its loan is needed"
+
+
+def test_each_absence_of_the_daemon_is_counted_for_itself(present, clock, said) -> None:
+    node = present()
+    link = linked(node, said)
+
+    def away_for(seconds: float) -> None:
+        node.ended = True
+        link.read()
+        node.client = Absent().client
+        until(link, clock, clock.now + seconds)
+        del node.client
+        node.ended = False
+        clock.now = link.retry_at
+        link.retry()
+        assert link.retry_at is None
+
+    away_for(10.0)
+    clock.now += 100.0
+    away_for(2.0)
+    assert said == []
+
+
+def test_a_job_without_hooks_and_suspending_loads_nothing_for_it(present, said, monkeypatch) -> None:
+    """Each module counts: a program waits for it."""
+    monkeypatch.setitem(sys.modules, "gpushare.follower", None)  # to import it would fail
+    link = linked(present(), said)
+    link.job = {"id": "0" * 16, "on_reclaim": ["trim", "term", "kill"]}
+    link.start_followers({}, {})
+    assert link._followers == []
 
 
 def test_without_a_daemon_an_end_has_no_outcome(said, clock) -> None:

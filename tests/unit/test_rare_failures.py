@@ -359,6 +359,14 @@ def test_how_a_hook_ends(alone, command, said) -> None:
     assert hook_call._call(Hook(cmd=command), {"A": "b", "PATH": os.environ["PATH"]}, 60.0, alone) == said
 
 
+def test_a_hook_that_has_closed_its_output_costs_nothing_while_it_goes_on(alone, monkeypatch) -> None:
+    pauses = []
+    monkeypatch.setattr(hook_call.time, "sleep", pauses.append)
+    hook = Hook(cmd="exec >&- 2>&-; sleep 0.2; exit 5")
+    assert hook_call._call(hook, dict(os.environ), 60.0, alone) == "exit status 5"
+    assert len(pauses) <= 1
+
+
 def test_a_hook_that_takes_too_long_ends_with_all_that_it_has_started(alone, tmp_path) -> None:
     script = f"sleep 100 & echo $! > {tmp_path}/pid; sleep 100"
     said = hook_call._call(Hook(cmd=script), dict(os.environ), 3.04, alone)
