@@ -326,6 +326,15 @@ def test_the_end_is_told_and_the_job_is_what_it_has_become(present, said, monkey
     assert node.did == [("main", os.getpid()), ("end", *told), "closed"] and link.job == {"id": "later"}
 
 
+def test_notices_raise_a_signal_from_the_start_and_those_from_before_are_read(present, said, monkeypatch) -> None:
+    node = present()
+    node.notices = [NOTICE]
+    watched = []
+    monkeypatch.setattr(daemon_link, "watch", lambda events: watched.append((events, list(said))))
+    linked(node, said)
+    assert watched == [(node, [])] and said == [(0, "give it back")]
+
+
 def test_a_daemon_that_hangs_holds_the_program_up_for_two_seconds_at_most(present, clock, said) -> None:
     node = present()
     link = linked(node, said)

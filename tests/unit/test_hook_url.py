@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 
+from gpushare import hook_url
 from gpushare.engine_hooks import engine_of
 from gpushare.errors import UsageError
 from gpushare.hook_url import Failed, make_calls
@@ -176,3 +178,133 @@ def test_a_generic_server_may_answer_what_it_likes(server):
 def test_no_models_may_be_null(server):
     server.RequestHandlerClass, server.answers = Odd, b'{"models": null}'
     make_calls(f"ollama+http://127.0.0.1:{server.server_address[1]}", "relief", 5.0)
+
+
+# ---- what each engine is asked --------------------------------------------------------------------------------
+
+
+class Engine:
+    """Answers of a server, by path; the last one again and again. An error is raised. Time passes in pauses alone."""
+
+    def __init__(self, monkeypatch, answers=None) -> None:
+        self.answers = {path: list(some) for path, some in (answers or {}).items()}
+        self.asked: list[tuple[object, ...]] = []
+        self.now = 100.0
+        monkeypatch.setattr(hook_url, "_request", self.request)
+        monkeypatch.setattr(hook_url, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.now = round(self.now + seconds, 6)
+
+    def request(self, address, call, body, until):
+        assert (address, until) == ("http://x:1", 102.0)
+        self.asked.append((call.method, call.path, body if body is None else dict(body)))
+        left = self.answers.get(call.path, [{}])
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return json.dumps(answer).encode()
+
+
+ASLEEP, AWAKE, BUSY = {"is_sleeping": True}, {"is_sleeping": False}, Failed("busy")
+UNLOAD = {"keep_alive": 0, "stream": False}
+LOADED = [{"models": [{"model": "a"}, {"model": "b"}]}, {"models": [{"model": "b"}]}, {"models": []}]
+
+
+@pytest.mark.parametrize(
+    ("url", "hook", "answers", "asked", "pauses"),
+    [
+        ("http://x:1", "relief", {}, [("POST", "", None)], 0),
+        ("http://x:1", "resume", {}, [("POST", "", None)], 0),
+        (
+            "vllm+http://x:1/",
+            "relief",
+            {"/is_sleeping": [AWAKE, AWAKE, ASLEEP]},
+            [("POST", "/sleep?level=1", None), *[("GET", "/is_sleeping", None)] * 3],
+            2,
+        ),
+        (
+            "VLLM+http://x:1",
+            "resume",
+            {"/is_sleeping": [ASLEEP, AWAKE]},
+            [("POST", "/wake_up", None), *[("GET", "/is_sleeping", None)] * 2],
+            1,
+        ),
+        (
+            "sglang+http://x:1",
+            "relief",
+            {"/flush_cache": [BUSY, BUSY, {}]},
+            [*[("POST", "/flush_cache", None)] * 3, ("POST", "/release_memory_occupation", {})],
+            2,
+        ),
+        ("sglang+http://x:1", "resume", {}, [("POST", "/resume_memory_occupation", {})], 0),
+        (
+            "ollama+http://x:1",
+            "relief",
+            {"/api/ps": LOADED},
+            [
+                ("GET", "/api/ps", None),
+                ("POST", "/api/generate", {"model": "a", **UNLOAD}),
+                ("POST", "/api/generate", {"model": "b", **UNLOAD}),
+                *[("GET", "/api/ps", None)] * 2,
+            ],
+            1,
+        ),
+        ("ollama+http://x:1", "relief", {"/api/ps": [{"models": None}]}, [("GET", "/api/ps", None)] * 2, 0),
+        ("ollama+http://x:1", "resume", {}, [], 0),
+    ],
+)
+def test_each_engine_is_asked_as_it_documents(monkeypatch, url, hook, answers, asked, pauses):
+    engine = Engine(monkeypatch, answers)
+    make_calls(url, hook, 2.0)
+    assert engine.asked == asked
+    assert engine.now == pytest.approx(100.0 + 0.1 * pauses), "ten times a second"
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "answer", "said", "times"),
+    [
+        ("vllm+http://x:1", "/is_sleeping", AWAKE, "GET /is_sleeping: is_sleeping is not true in time", 20),
+        ("sglang+http://x:1", "/flush_cache", BUSY, "busy", 20),
+        ("vllm+http://x:1", "/sleep?level=1", Failed("no such path"), "no such path", 1),
+        ("sglang+http://x:1", "/release_memory_occupation", BUSY, "busy", 1),
+    ],
+)
+def test_it_is_asked_again_until_its_time_is_over_where_that_helps(monkeypatch, url, path, answer, said, times):
+    engine = Engine(monkeypatch, {path: [answer]})
+    with pytest.raises(Failed) as caught:
+        make_calls(url, "relief", 2.0)
+    assert str(caught.value) == said and 100.0 <= engine.now < 102.0
+    assert sum(one[1] == path for one in engine.asked) == times
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("vlm+http://x:1", "did you mean vllm?"),
+        ("nothing+http://x:1", "engines: vllm, sglang, ollama; for others write the URL to POST to"),
+        ("ftp://x/free", "write http://localhost:9000/free, or vllm+http://localhost:8000"),
+        ("http://:80/free", "write http://localhost:9000/free, or vllm+http://localhost:8000"),
+        ("http://x:0/free", "write http://localhost:9000/free, or vllm+http://localhost:8000"),
+        ("http://x:99999/free", "write http://localhost:9000/free, or vllm+http://localhost:8000"),
+        ("vllm+x:8000", "write http://localhost:9000/free, or vllm+http://localhost:8000"),
+    ],
+)
+def test_what_is_no_url_is_refused_with_one(url, hint):
+    with pytest.raises(UsageError) as caught:
+        engine_of(url)
+    assert caught.value.hint == hint and caught.value.code == "bad_url" and repr(url) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "resumes"),
+    [
+        ("http://x:1/free", False),
+        ("https://x/free?a=b+c", False),
+        ("vllm+https://x", True),
+        ("sglang+http://x:30000", True),
+        ("ollama+http://x", False),
+    ],
+)
+def test_whether_an_engine_can_be_asked_to_take_its_memory_again(url, resumes):
+    assert bool(engine_of(url).resume) is resumes and engine_of(url).relief

@@ -11,6 +11,8 @@ import pytest
 
 import gpushare
 from gpushare import pressure_hooks
+from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob, NotPermitted
+from gpushare.presence import Presence
 from gpushare.pressure_hooks import Pressure, run_hooks
 
 ME = ("GPU-1", 0)
@@ -55,6 +57,10 @@ def test_callbacks_in_order_until_it_is_enough():
     (first, second) = (pressure for _, pressure in gpu.seen)
     assert (first.gpu, first.index, first.reason) == ("GPU-1", 0, "why")
     assert 2.0 >= first.seconds >= second.seconds > 1.5
+    assert not first.last and not Pressure("GPU-1", 0, 1, 1.0, "why").last
+    gpu.wanted = 10
+    run_hooks(gpu, *ME, 2.0, "why", last=True)
+    assert gpu.seen[-1][1].last
 
 
 def test_what_is_promised_for_later_counts():
@@ -209,3 +215,87 @@ def test_a_broken_callback_keeps_no_other_from_being_called(made, says):
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     assert problem.startswith(says) and len(problem) < 300 and problem.isprintable()
     assert gpu.called == ["next"] and came == [1]
+
+
+def test_the_signal_comes_again_after_a_minute(received, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(pressure_hooks.time, "monotonic", lambda: now[0])
+    gpushare.checkpoint_signal(signal.SIGUSR1)
+    for passed, times in ((0.0, 1), (59.9, 1), (0.1, 2), (60.0, 3)):
+        now[0] += passed
+        run_hooks(Gpu(5), *ME, 1.0, "why")
+        assert len(received) == times, passed
+    gpushare.checkpoint_signal(signal.SIGUSR1)
+    run_hooks(Gpu(5), *ME, 1.0, "why")
+    assert len(received) == 4, "it was asked for anew"
+
+
+# ---- the daemon is asked and told ---------------------------------------------------------------------------
+
+
+class Daemon:
+    """It knows this process's job, if any."""
+
+    def __init__(
+        self, monkeypatch, *, refuses: GpushareError | None = None, there: Presence = Presence.PRELOADED
+    ) -> None:
+        self.refuses, self.noted = refuses, []
+        monkeypatch.setattr("gpushare.presence.presence", lambda: there)
+        monkeypatch.setattr("gpushare.locate.find", lambda settings: self)
+
+    def client(self):
+        return self
+
+    def find_job(self, name: str):
+        assert name == str(os.getpid())
+        return {"id": "of this process"}
+
+    def checkpointed(self, job: str) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.noted.append(job)
+
+    def pressure(self):
+        if self.refuses is not None:
+            raise self.refuses
+        some = {"avg10": 0.1, "avg60": 0.2, "avg300": 0.3, "total": 4.0}
+        return [{"uuid": "GPU-1", "index": 7, "some": some, "full": {name: value / 2 for name, value in some.items()}}]
+
+
+@pytest.mark.parametrize(("variable", "job"), [("a1", "a1"), (None, "of this process")])
+def test_that_work_is_saved_is_told_of_the_job_that_this_process_is_in(monkeypatch, variable, job):
+    daemon = Daemon(monkeypatch)
+    if variable is None:
+        monkeypatch.delenv("GPUSHARE_JOB", raising=False)
+    else:
+        monkeypatch.setenv("GPUSHARE_JOB", variable)
+    assert gpushare.checkpointed() is True and daemon.noted == [job]
+
+
+@pytest.mark.parametrize("error", [DaemonUnreachable("away"), NoSuchJob("none"), GpushareError("older")])
+def test_a_daemon_that_does_not_note_it_is_no_error(monkeypatch, error):
+    monkeypatch.setenv("GPUSHARE_JOB", "a1")
+    Daemon(monkeypatch, refuses=error)
+    assert gpushare.checkpointed() is False
+
+
+def test_a_program_without_gpushare_asks_nobody(monkeypatch):
+    monkeypatch.setenv("GPUSHARE_JOB", "a1")
+    daemon = Daemon(monkeypatch, there=Presence.ABSENT)
+    assert gpushare.checkpointed() is False and daemon.noted == []
+
+
+def test_how_long_jobs_have_waited_on_each_gpu(monkeypatch):
+    Daemon(monkeypatch)
+    (found,) = gpushare.pressure()
+    assert (found.uuid, found.index) == ("GPU-1", 7)
+    assert dataclasses.astuple(found.some) == (0.1, 0.2, 0.3, 4.0)
+    assert dataclasses.astuple(found.full) == (0.05, 0.1, 0.15, 2.0)
+
+
+def test_what_the_daemon_refuses_to_say_is_an_error_and_its_absence_is_none(monkeypatch):
+    Daemon(monkeypatch, refuses=DaemonUnreachable("away"))
+    assert gpushare.pressure() == ()
+    Daemon(monkeypatch, refuses=NotPermitted("no"))
+    with pytest.raises(NotPermitted):
+        gpushare.pressure()
