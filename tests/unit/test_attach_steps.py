@@ -281,6 +281,9 @@ def test_the_names_that_the_library_answers_to_from_now_on(
     monkeypatch.setattr(attach.ctypes, "CDLL", lambda path: late if path == str(tmp_path / "libcuda.so.1") else None)
     assert attach._open(tmp_path) is late
     assert claimed == names
+    assert late.gpushare_late_claim.restype is ctypes.c_void_p, "a handle has 64 bits"
+    assert late.gpushare_late_is_hook.restype is ctypes.c_bool, "of what comes back only one byte counts"
+    assert late.gpushare_late_is_hook.argtypes == [ctypes.c_void_p]
     assert ("NVML was loaded before" in capfd.readouterr().err) is told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Callable
@@ -173,3 +174,72 @@ def test_what_the_driver_refuses_is_told_by_the_name_of_its_header(name: str) ->
     driver = object.__new__(checkpoint.DriverCheckpoints)
     with pytest.raises(DriverError, match=f"^cuCheckpointProcessLock: CUDA_ERROR_{name}$"):
         driver._check("cuCheckpointProcessLock", int(number))
+
+
+def of_functions(**functions: Callable[..., int]) -> checkpoint.DriverCheckpoints:
+    driver = object.__new__(checkpoint.DriverCheckpoints)
+    driver._functions = functions
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [(0, "running"), (1, "locked"), (2, "suspended"), (3, "failed"), (4, "failed"), (-1, "failed")],
+)
+def test_the_drivers_number_of_a_state_is_its_word(number: int, state: str) -> None:
+    def get_state(pid: ctypes.c_int, found) -> int:
+        assert pid.value == 7
+        found._obj.value = number
+        return 0
+
+    assert of_functions(GetState=get_state).state(7) == state
+
+
+def test_a_process_is_locked_for_so_many_milliseconds() -> None:
+    """As the driver reads them: a number of 32 bits in front of a block of 64 bytes that are else 0."""
+    given = []
+
+    def lock(pid: ctypes.c_int, arguments) -> int:
+        given.append((pid.value, arguments.raw))
+        return 0
+
+    of_functions(Lock=lock).lock(7, 0x01020304)
+    assert given == [(7, bytes([4, 3, 2, 1]) + bytes(60))]
+
+
+@pytest.mark.parametrize(("step", "name"), [("checkpoint", "Checkpoint"), ("restore", "Restore"), ("unlock", "Unlock")])
+def test_each_other_step_is_one_call_without_arguments(step: str, name: str) -> None:
+    given = []
+
+    def call(pid: ctypes.c_int, argument: object) -> int:
+        given.append((pid.value, argument))
+        return 401 if len(given) > 1 else 0
+
+    driver = of_functions(**{name: call})
+    getattr(driver, step)(7)
+    assert given == [(7, None)]
+    with pytest.raises(DriverError, match=f"^cuCheckpointProcess{name}: CUDA_ERROR_ILLEGAL_STATE$"):
+        getattr(driver, step)(7)
+
+
+def test_an_error_that_has_no_name_is_told_by_its_number() -> None:
+    with pytest.raises(DriverError, match=r"^cuInit: error 12345$"):
+        of_functions()._check("cuInit", 12345)
+
+
+@pytest.mark.parametrize(
+    ("within", "pids", "each"),
+    [(2.0, 1, 1000), (2.0, 2, 500), (2.0, 4, 250), (0.1, 1, 100), (0.3, 2, 100), (0.0, 1, 100)],
+)
+def test_half_of_the_time_is_for_locking_and_each_has_its_part(within: float, pids: int, each: int) -> None:
+    asked: list[int] = []
+    driver = Driver()
+    driver.states = dict.fromkeys(range(pids), "running")
+
+    def lock(pid: int, milliseconds: int) -> None:
+        asked.append(milliseconds)
+        driver.states[pid] = "locked"
+
+    driver.lock = lock  # type: ignore[method-assign]
+    assert checkpoint.suspend(driver, range(pids), within).where == "suspended"
+    assert asked == [each] * pids

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import config
-from gpushare.env import BY_KEY, BY_NAME, VARIABLES, Settings, unknown_variables
+from gpushare.env import BY_KEY, BY_NAME, VARIABLES, Setting, Settings, unknown_variables
 from gpushare.errors import UsageError
+from gpushare.quantity import Dialect
 
 
 def settings(environ=None, flags=None, files=()):
@@ -202,3 +203,93 @@ def test_what_gpushare_sets_itself_is_no_key_of_a_configuration_file():
     told = [one for one in VARIABLES if "set for" in one.help or "set by" in one.help]
     assert len(told) >= 7
     assert [one.name for one in told if one.in_file or one.key in BY_KEY] == []
+
+
+# ---- the table --------------------------------------------------------------------------------------------------
+
+
+def test_each_variable_is_there_once_and_the_budget_comes_first():
+    names = [one.name for one in VARIABLES]
+    assert len(set(names)) == len(names) and names[:2] == ["GPUSHARE_REQUEST", "GPUSHARE_LIMIT"]
+
+
+def test_what_is_of_one_job_or_says_where_files_are_is_no_key_of_a_file():
+    """Every job would have it."""
+    keys = ("name", "profile", "sim", "config", "cluster_socket", "job", "queue_job", "array_index")
+    assert not set(keys) & set(BY_KEY)
+    assert {"request", "limit", "priority", "grace", "mode", "driver", "log", "for", "socket", "relief_url"} <= set(
+        BY_KEY
+    )
+
+
+# ---- a profile, and a framework -----------------------------------------------------------------------------------
+
+
+def test_a_profile_comes_after_the_command_line_and_before_all_else():
+    profile = {"GPUSHARE_LIMIT": Setting("3Gi", "profile small")}
+    found = Settings({}, {"GPUSHARE_LIMIT": "2Gi"}, (("/user", {"limit": "5Gi"}),), profile)
+    assert found.find("GPUSHARE_LIMIT") == ("3Gi", "profile small", "", Dialect.NATIVE) and found.warnings == []
+    found = Settings({"GPUSHARE_LIMIT": "1Gi"}, {}, (), profile)
+    assert found.find("GPUSHARE_LIMIT").source == "--limit"
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "found"),
+    [
+        ({}, (), None),
+        ({"GPUSHARE_FOR": "vllm"}, (), ("request", "--for")),
+        ({"GPUSHARE_FOR": "jax"}, (), ("limit", "--for")),
+        ({"GPUSHARE_FOR": "vllm"}, (("/user", {"visible": "limit"}),), ("limit", "/user: visible")),
+        (
+            {"GPUSHARE_FOR": "vllm", "GPUSHARE_VISIBLE": "limit"},
+            (),
+            ("limit", "GPUSHARE_VISIBLE=limit"),
+        ),
+    ],
+)
+def test_a_framework_says_what_is_visible_unless_its_user_does(environ, files, found):
+    setting = settings(environ, files=files).find("GPUSHARE_VISIBLE")
+    assert (setting and (setting.text, setting.source)) == found
+    assert settings({"GPUSHARE_FOR": "vllm"}).find("GPUSHARE_LIMIT") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("1", True),
+        ("TRUE", True),
+        ("yes", True),
+        ("On", True),
+        ("0", False),
+        ("false", False),
+        ("no", False),
+        ("OFF", False),
+    ],
+)
+def test_yes_and_no_are_written_in_many_ways(text, read):
+    assert settings({"GPUSHARE_REQUIRE_DAEMON": text}).flag("GPUSHARE_REQUIRE_DAEMON") is read
+
+
+# ---- what a job is given --------------------------------------------------------------------------------------------
+
+
+def test_options_that_nobody_has_set_are_left_out_and_the_others_are_as_the_api_takes_them():
+    usual = {"priority": 0, "on_reclaim": "trim,term,kill", "min_run_time": 0.0}
+    assert settings().options_of_job() == usual
+    environ = {"GPUSHARE_COMPUTE": "50%", "GPUSHARE_GRACE": "5s", "GPUSHARE_NAME": "x"}
+    assert settings(environ).options_of_job() == {**usual, "compute": 0.5, "grace": 5.0}
+
+
+def test_without_a_budget_nothing_is_guaranteed_and_nothing_limited():
+    budget, request, limit = settings().budget()
+    assert (budget.request.canonical(), budget.limit.canonical(), request, limit) == ("none", "max", None, None)
+
+
+def test_variables_that_say_another_amount_are_named():
+    environ = {
+        **{"GPUSHARE_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_LIMIT": "4096", "RUNAI_GPU_MEMORY_LIMIT": "0.5"},
+        **{"CUDA_DEVICE_MEMORY_LIMIT": "rubbish", "CUDA_DEVICE_MEMORY_LIMIT_0": "0"},
+    }
+    found = settings(environ)
+    winner = found.find("GPUSHARE_LIMIT").quantity()
+    assert found.overruled_aliases("GPUSHARE_LIMIT", winner) == ["RUNAI_GPU_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT"]

@@ -141,6 +141,26 @@ def test_a_directory_that_is_not_there_has_nothing(tmp_path):
     assert one.records() == ([], False) and one.jobs() == [] and one.last_lines() == []
 
 
+def test_who_asks_again_and_again_keeps_no_file_open(files, monkeypatch):
+    opened, closed = [], []
+    real_open, real_close = os.open, os.close
+
+    def open_(*arguments, **more):
+        opened.append(real_open(*arguments, **more))
+        return opened[-1]
+
+    def close(descriptor):
+        closed.append(descriptor)
+        real_close(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history.os, "open", open_)
+        patch.setattr(history.os, "close", close)
+        files.records()
+        files.jobs()
+    assert len(opened) == 5 and closed == opened
+
+
 def test_what_is_no_regular_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / file_name(1, EVENTS))
     put(tmp_path, "real", record(1.0))

@@ -13,8 +13,10 @@ from gpushare.quantity import (
     NOTHING,
     Budget,
     Quantity,
+    count,
     format_bytes,
     format_duration,
+    hint_for_something,
     parse_duration,
 )
 
@@ -176,3 +178,129 @@ def test_nothing_is_told_how_to_say_it(text):
     with pytest.raises(QuantityError) as caught:
         Quantity.parse(text)
     assert caught.value.message.endswith(": nothing") and "write none" in caught.value.hint
+
+
+# ---- from Python ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("amount", "canonical"),
+    [
+        ("4Gi", "4Gi"),
+        (" 25% ", "0.25"),
+        (2 * GIB, "2Gi"),
+        (0.25, "0.25"),
+        (1.0, "1"),
+        (1, "1"),
+        (float(2 * GIB), "2Gi"),
+        ("max", "max"),
+    ],
+)
+def test_an_amount_is_text_bytes_or_a_fraction(amount, canonical):
+    found = Quantity.of(amount)
+    assert found.canonical() == canonical and Quantity.of(found) is found
+
+
+@pytest.mark.parametrize("amount", [True, False, None, [1], b"4Gi", 4 + 0j])
+def test_what_is_no_amount_at_all_is_refused(amount):
+    with pytest.raises(QuantityError, match="is not an amount of memory") as caught:
+        Quantity.of(amount)
+    assert repr(amount) in caught.value.message
+    assert caught.value.hint == 'write "4Gi", 4 * 2**30 (bytes), or a share of the GPU: 0.25, "25%"'
+
+
+@pytest.mark.parametrize("amount", [4096, 2.5, -1, 0, 0.0, float("nan"), float("inf"), 2**60])
+def test_a_number_that_cannot_be_meant_is_told_how_python_would_write_it(amount):
+    with pytest.raises(QuantityError, match="cannot read") as caught:
+        Quantity.of(amount)
+    assert caught.value.hint.startswith('write "4Gi", 4 * 2**30 (bytes)') and caught.value.code == "bad_quantity"
+
+
+def test_a_text_is_told_what_to_write_as_on_the_command_line():
+    with pytest.raises(QuantityError) as caught:
+        Quantity.of("4g")
+    assert caught.value.hint == "write 4Gi (2^30) or 4G (10^9)"
+
+
+def test_an_amount_is_equal_to_amounts_alone():
+    four = Quantity.parse("4Gi")
+    assert four != "4Gi" and four != 4 * GIB and four is not None and four == Quantity.of(4 * GIB)
+    assert f"{Quantity.parse(' 4096Mi ')}" == "4096Mi", "as its user wrote it"
+    assert str(Quantity.plain(four.kind, four.value)) == "4Gi"
+
+
+def test_a_limit_alone_is_the_request_too():
+    assert Budget.of(None, Quantity.parse("4Gi")).request.canonical() == "4Gi"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "an amount of memory is empty"),
+        ("0.0000000001", "too small a share"),
+        ("100", "no unit"),
+        ("1.5", "more than the whole GPU"),
+        ("101%", "more than the whole GPU"),
+        ("1000Ki", "less than 1Mi"),
+        ("1025Ti", "more than any GPU has"),
+        ("1234567890123456789", "more than 18 digits"),
+        ("all", "not a number"),
+        ("-4Gi", "an amount has no sign"),
+        ("+4Gi", "an amount has no sign"),
+        ("x", "not a number"),
+        ("MAX", "not one of the words"),
+        ("4,5Gi", "a comma"),
+        ("4m", "m means 1/1000 in Kubernetes"),
+        ("4g", "two meanings"),
+        ("4kb", "the unit is written Ki"),
+        ("4gib", "the unit is written Gi"),
+        ("4 parsecs", "no unit 'parsecs'"),
+        ("1e31", "no unit 'e31'"),
+        ("x" * 41, f"cannot read '{'x' * 37}...' as an amount of memory: not a number"),
+        ("x" * 40, f"cannot read '{'x' * 40}' as an amount of memory: not a number"),
+    ],
+)
+def test_why_an_amount_is_refused(text, why):
+    with pytest.raises(QuantityError) as caught:
+        Quantity.parse(text)
+    assert why in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1Mi", 2**20), ("1024Ti", 2**50), (".000000000000000001e30", 10**12), (".000000000000000001e31", None)],
+)
+def test_the_smallest_and_the_largest_amount(text, value):
+    if value is None:
+        with pytest.raises(QuantityError):
+            Quantity.parse(text)
+    else:
+        assert Quantity.parse(text).value == value
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (0, ("job",), "0 jobs"),
+        (1, ("job",), "1 job"),
+        (2, ("job",), "2 jobs"),
+        (1, ("job is", "jobs are"), "1 job is"),
+        (2, ("job is", "jobs are"), "2 jobs are"),
+    ],
+)
+def test_one_and_many(number, words, text):
+    assert count(number, *words) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("0", "write at least 1Mi"),
+        ("4g", "write 4Gi (2^30) or 4G (10^9)"),
+    ],
+)
+def test_where_nothing_is_no_answer_the_hint_does_not_offer_it(error, hint):
+    with pytest.raises(QuantityError) as caught:
+        Quantity.parse(error)
+    assert hint_for_something(caught.value) == hint
+    assert hint_for_something(UsageError("no hint")) == ""
