@@ -283,8 +283,6 @@ def _bare_or_exponent(text: str, number: _Number, rest: str) -> tuple[Kind, int]
         return _bytes(text, number, int(10 ** int(exponent[1])))
     if rest:
         raise _refuse_unit(text, rest.strip(BLANKS))
-    if number.digits == 0:
-        raise _refuse_zero(text)
     if number.digits <= 10**number.scale:
         return _share(text, number, SHARE_PARTS)
     if number.pointed:

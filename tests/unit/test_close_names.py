@@ -12,7 +12,7 @@ from gpushare.advice import limit_for
 from gpushare.cli import top
 from gpushare.client import Client, Events
 from gpushare.printable import one_line, printable, shortened
-from gpushare.reasons import Mention, Text, joined, words
+from gpushare.reasons import Code, Mention, Text, Told, joined, words
 
 MIB, GIB = 2**20, 2**30
 
@@ -95,6 +95,21 @@ def test_items_are_joined_with_what_is_between_them():
     with pytest.raises(TypeError, match="needs a reader"):
         str(joined(", ", ["a", one]))
     assert reasons.Code.RECLAIM == "reclaim"
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (Told(Code.RECLAIM, "no room"), "no room"),
+        (Told(Code.RECLAIM, "no room", hint="wait"), "no room\nhint: wait"),
+        (
+            Told(Code.RECLAIM, "no\nroom", (("free", "1 GiB"), ("in the way", "a\x1bb")), "wait"),
+            "no\\nroom\n  free        1 GiB\n  in the way  a\\x1bb\nhint: wait",
+        ),
+    ],
+)
+def test_a_reason_is_lines_that_any_terminal_can_show(told, shown):
+    assert told.render() == shown
 
 
 # ---- amounts -----------------------------------------------------------------------------------------------

@@ -293,3 +293,39 @@ def test_variables_that_say_another_amount_are_named():
     found = settings(environ)
     winner = found.find("GPUSHARE_LIMIT").quantity()
     assert found.overruled_aliases("GPUSHARE_LIMIT", winner) == ["RUNAI_GPU_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-5", -5),
+        ("2147483647", 2**31 - 1),
+        ("-2147483647", 1 - 2**31),
+        ("2147483648", None),
+        ("-2147483649", None),
+    ],
+)
+def test_a_whole_number_fits_into_32_bits(text, value):
+    found = settings({"GPUSHARE_PRIORITY": text})
+    if value is not None:
+        assert found.integer("GPUSHARE_PRIORITY") == value
+        return
+    with pytest.raises(UsageError, match="is too far from 0") as caught:
+        found.integer("GPUSHARE_PRIORITY")
+    assert caught.value.code == "bad_integer"
+
+
+@pytest.mark.parametrize(("text", "part"), [("1", 1.0), ("100%", 1.0), ("0.5", 0.5), ("1%", 0.01)])
+def test_a_part_is_at_most_the_whole(text, part):
+    assert settings({"GPUSHARE_COMPUTE": text}).share("GPUSHARE_COMPUTE") == part
+
+
+def test_a_limit_of_a_device_that_is_empty_is_none():
+    found = settings({"CUDA_DEVICE_MEMORY_LIMIT_0": "", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g"})
+    assert found.find("GPUSHARE_LIMIT").name == "CUDA_DEVICE_MEMORY_LIMIT_1" and found.warnings == []
+
+
+def test_a_device_without_a_limit_comes_after_those_with_one():
+    found = settings({"CUDA_DEVICE_MEMORY_LIMIT_0": "0", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g"})
+    assert found.find("GPUSHARE_LIMIT").name == "CUDA_DEVICE_MEMORY_LIMIT_1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -308,3 +310,21 @@ def test_what_is_no_url_is_refused_with_one(url, hint):
 )
 def test_whether_an_engine_can_be_asked_to_take_its_memory_again(url, resumes):
     assert bool(engine_of(url).resume) is resumes and engine_of(url).relief
+
+
+# ---- as a program ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_as_a_program_it_ends_with_the_reason_of_a_failure(server, monkeypatch, reachable):
+    server.RequestHandlerClass, server.answers = Odd, b"done"
+    url = f"http://127.0.0.1:{server.server_address[1] if reachable else 1}/free"
+    for name, text in (("", "relief"), ("_URL", url), ("_SECONDS", "5.0")):
+        monkeypatch.setenv(f"GPUSHARE_HOOK{name}", text)
+    monkeypatch.delitem(sys.modules, "gpushare.hook_url")
+    if reachable:
+        runpy.run_module("gpushare.hook_url", run_name="__main__")
+        return
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module("gpushare.hook_url", run_name="__main__")
+    assert str(caught.value.code).startswith("POST http://127.0.0.1:1/free: ")

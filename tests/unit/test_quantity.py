@@ -49,6 +49,17 @@ def test_vectors(vector):
         ("1.5", "write 1.5Gi for bytes, or at most 1"),
         ("150%", "write at most 100% (or 1), or bytes with a unit: 4Gi"),
         ("Max", "write max in lower case; not every variable takes it"),
+        ("NONE", "write none in lower case; not every variable takes it"),
+        ("4t", "write 4Ti (2^40) or 4T (10^12)"),
+        ("4.5mb", "write 4.5Mi (2^20) or 4.5M (10^6)"),
+        ("4 kib", "write 4Ki"),
+        ("4TIB", "write 4Ti"),
+        ("4,5Gi", "write 4.5Gi"),
+        ("2.", "write 2Gi for bytes, or at most 1"),
+        ("whole", "write max for all of the GPU, 50% for half of it"),
+        ("-4Gi", "write a share (0.25, 25%), bytes with a unit (4Gi, 4096Mi, 4G), or max"),
+        ("1Ki", "write at least 1Mi"),
+        ("4X", "write a share (0.25, 25%), bytes with a unit (4Gi, 4096Mi, 4G), or max"),
     ],
 )
 def test_a_refusal_says_what_to_write(text, hint):
