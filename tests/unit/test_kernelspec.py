@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -189,3 +190,71 @@ def test_where_jupyter_looks_and_in_which_order(monkeypatch, virtual):
     found = kernelspec.data_dirs({"HOME": "/h", "JUPYTER_PATH": os.pathsep.join(("/one", "", "/two"))})
     assert found[:4] == [Path("/one"), Path("/two"), *((own, user) if virtual else (user, own))]
     assert kernelspec.data_dirs({"HOME": "/h", "JUPYTER_PATH": "/env/share/jupyter"}).count(own) == 1
+
+
+def test_a_user_without_a_variable_for_it_has_a_home_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for environ in ({}, {"HOME": ""}):
+        assert kernelspec.user_data(environ) == tmp_path / ".local" / "share" / "jupyter"
+
+
+def test_pythons_own_kernel_can_be_debugged():
+    own = kernelspec.own_kernel()
+    assert own.content["argv"] == [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    assert own.content["metadata"] == {"debugger": True} and own.content["language"] == "python"
+    assert own.display_name == f"Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def kernel_of(*argv: str) -> Kernel:
+    return Kernel("k", Path(), {**FOREIGN, "argv": list(argv)})
+
+
+@pytest.mark.parametrize(
+    ("script", "tells"),
+    [("exit 0", True), ("echo no module >&2; exit 1", False), ("echo out", True), ("kill -9 $$", False)],
+)
+@pytest.mark.parametrize("module", ["ipykernel", "ipykernel_launcher", "ipykernel.kernelapp"])
+def test_a_kernel_of_another_python_is_asked_whether_gpushare_is_there(tmp_path, capfd, script, tells, module):
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ntest "$*" = "-c import gpushare.notebook" || exit 7\ntest $PWD = / || exit 8\n{script}\n'
+    )
+    python.chmod(0o755)
+    assert kernelspec.can_tell(kernel_of(str(python), "-m", module)) is tells
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_kernel_of_this_python_can_and_one_of_another_language_cannot(monkeypatch):
+    monkeypatch.setattr(kernelspec.subprocess, "run", lambda *_, **__: pytest.fail("it is asked"))
+    assert kernelspec.can_tell(kernel_of(sys.executable, "-m", "ipykernel_launcher")) is True
+    assert kernelspec.can_tell(kernel_of(sys.executable, "-m", "other_kernel")) is None
+    assert kernelspec.can_tell(kernel_of("ipykernel", "-f", "x")) is None
+
+
+def test_a_python_that_is_gone_or_hangs_cannot(monkeypatch):
+    gone = kernel_of("/none/python", "-m", "ipykernel")
+    assert kernelspec.can_tell(gone) is False
+
+    def hangs(*_, timeout, **__):
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(kernelspec.subprocess, "run", hangs)
+    assert kernelspec.can_tell(gone) is False
+
+
+def test_a_kernel_keeps_the_logos_of_the_one_that_it_is_based_on(tmp_path):
+    base = written(tmp_path / "base", "other", FOREIGN)
+    (base / "logo.svg").write_text("a picture")
+    made, _ = kernelspec.install(plan(base=Kernel("other", base, FOREIGN)), tmp_path, "1.0")
+    assert {one.name for one in made.directory.iterdir()} == {"kernel.json", "logo.svg"}
+    assert kernelspec.read(made.directory) == made, "the file is not that of the other"
+
+
+def test_what_cannot_be_put_in_place_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(NotPermitted, match="No space left on device"):
+        kernelspec.install(plan(), tmp_path, "1.0")
+    assert list((tmp_path / "kernels").iterdir()) == []
