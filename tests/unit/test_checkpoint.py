@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -243,3 +244,18 @@ def test_half_of_the_time_is_for_locking_and_each_has_its_part(within: float, pi
     driver.lock = lock  # type: ignore[method-assign]
     assert checkpoint.suspend(driver, range(pids), within).where == "suspended"
     assert asked == [each] * pids
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_drivers_version_is_its_own_number(code: int) -> None:
+    def get_version(found) -> int:
+        found._obj.value = 13010
+        return code
+
+    driver = of_functions()
+    driver._driver = SimpleNamespace(cuDriverGetVersion=get_version)
+    if code == 0:
+        assert driver.version() == 13010
+        return
+    with pytest.raises(DriverError, match="^cuDriverGetVersion: CUDA_ERROR_NOT_INITIALIZED$"):
+        driver.version()

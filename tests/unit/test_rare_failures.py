@@ -221,6 +221,31 @@ def test_devices_that_nvidia_has_described(tmp_path, monkeypatch) -> None:
     assert [one["devices"] for one in container.nvidia_specs([tmp_path])] == [spec["devices"]]
 
 
+@pytest.mark.parametrize(
+    ("driver", "environ", "variables", "folders"),
+    [
+        ("nvidia", {"GPUSHARE_SIM": "pool=/p"}, {}, []),
+        ("sim", {}, {}, [("sim", container.SOFTWARE_DRIVER)]),
+        (
+            "sim",
+            {"GPUSHARE_SIM": "gpus=2,pool=/p/a,memory=1Gi", "OTHER": "x"},
+            {"GPUSHARE_SIM": "gpus=2,pool=/p/a,memory=1Gi"},
+            [("sim", container.SOFTWARE_DRIVER), ("a", "/p/a")],
+        ),
+    ],
+)
+def test_what_is_inside_of_each_container_of_a_node(driver, environ, variables, folders) -> None:
+    node = SimpleNamespace(driver=driver, runtime=SimpleNamespace(directory=Path("/run/x")))
+    found = container.inside(node, Path("/lib/libgpushare.so"), environ)
+    assert (found.library, found.sockets, found.driver) == (
+        *(Path("/lib/libgpushare.so"), Path("/run/x/containers")),
+        driver,
+    )
+    software = {"GPUSHARE_DRIVER": "sim", "LD_LIBRARY_PATH": container.SOFTWARE_DRIVER}
+    assert found.variables == (software | variables if driver == "sim" else {})
+    assert [(host.name, inside) for host, inside in found.folders] == folders
+
+
 def test_a_container_needs_the_library() -> None:
     with pytest.raises(UsageError) as caught:
         container.engine_command(["docker", "run", "x"], {}, {}, {"id": "j", "gpus": []}, SimpleNamespace())

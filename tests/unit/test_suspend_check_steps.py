@@ -69,3 +69,58 @@ def test_the_program_of_the_check_makes_no_check(monkeypatch):
     monkeypatch.setattr(suspend_check.sys, "argv", ["suspend_check", "program"])
     suspend_check.main()
     assert did == ["program"]
+
+
+class Memory:
+    """A driver with one block of memory; `lost`: a place whose bytes change while the program waits."""
+
+    def __init__(self, *, fails: str = "", lost: int | None = None) -> None:
+        self.fails, self.lost, self.kept, self.did = fails, lost, {}, []
+
+    def __getattr__(self, name: str):
+        def call(*arguments) -> int:
+            self.did.append(name)
+            if name == "cuMemAlloc_v2":
+                arguments[0]._obj.value = 1 << 40
+            elif name == "cuMemcpyHtoD_v2":
+                self.kept[arguments[0].value] = arguments[1]
+            elif name == "cuMemcpyDtoH_v2":
+                place = arguments[1].value
+                arguments[0].raw = self.kept[place] if place != self.lost else bytes(arguments[2].value)
+            return int(name == self.fails)
+
+        return call
+
+
+@pytest.mark.parametrize("lost", [None, 1 << 40, (1 << 40) + suspend_check.AMOUNT // 64 * 63])
+def test_the_program_fills_its_memory_waits_and_compares_all_of_it(monkeypatch, capsys, lost):
+    driver = Memory(lost=lost)
+    said = []
+
+    def readline() -> str:
+        said.append(capsys.readouterr().out)
+        driver.did.append("waits")
+        return "compare\n"
+
+    monkeypatch.setattr(suspend_check.ctypes, "CDLL", lambda _: driver)
+    monkeypatch.setattr(suspend_check.sys, "stdin", SimpleNamespace(readline=readline))
+    suspend_check._program()
+    assert said == ["filled\n"] and capsys.readouterr().out == ("same\n" if lost is None else "changed\n")
+    starts = ["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"]
+    assert driver.did[:69] == [*starts, *["cuMemcpyHtoD_v2"] * 64, "waits"]
+    assert len(driver.kept) == 64 and max(driver.kept) - min(driver.kept) == suspend_check.AMOUNT // 64 * 63
+
+
+@pytest.mark.parametrize("fails", ["cuInit", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2"])
+def test_where_it_cannot_start_it_says_nothing(monkeypatch, capsys, fails):
+    driver = Memory(fails=fails)
+    monkeypatch.setattr(suspend_check.ctypes, "CDLL", lambda _: driver)
+    suspend_check._program()
+    assert capsys.readouterr().out == "" and driver.did[-1] == fails
+
+
+def test_memory_that_cannot_be_read_again_has_changed(monkeypatch, capsys):
+    monkeypatch.setattr(suspend_check.ctypes, "CDLL", lambda _: Memory(fails="cuMemcpyDtoH_v2"))
+    monkeypatch.setattr(suspend_check.sys, "stdin", SimpleNamespace(readline=lambda: ""))
+    suspend_check._program()
+    assert capsys.readouterr().out == "filled\nchanged\n"
