@@ -257,5 +257,27 @@ def test_the_drivers_version_is_its_own_number(code: int) -> None:
     if code == 0:
         assert driver.version() == 13010
         return
-    with pytest.raises(DriverError, match="^cuDriverGetVersion: CUDA_ERROR_NOT_INITIALIZED$"):
+    with pytest.raises(DriverError, match=r"^cuDriverGetVersion: CUDA_ERROR_NOT_INITIALIZED$"):
         driver.version()
+
+
+@pytest.mark.parametrize("code", [0, 100])
+def test_the_driver_is_initialised_before_it_is_asked(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    begun = []
+    names = ("GetState", "Lock", "Checkpoint", "Restore", "Unlock")
+    functions = {f"cuCheckpointProcess{name}": lambda pid, argument: 0 for name in names}
+    library = SimpleNamespace(cuInit=lambda flags: begun.append(flags) or code, **functions)
+    monkeypatch.setattr(checkpoint.ctypes, "CDLL", lambda name: library if name == "libcuda.so.1" else None)
+    if code:
+        with pytest.raises(DriverError, match=r"^cuInit: CUDA_ERROR_NO_DEVICE$"):
+            checkpoint.DriverCheckpoints()
+    else:
+        assert checkpoint.DriverCheckpoints().state(7) == "running"
+    assert begun == [0]
+
+
+@pytest.mark.parametrize("state", ["running", "suspended"])
+def test_processes_that_are_together_are_left_as_they_are(state: str) -> None:
+    driver = Driver()
+    driver.states = dict.fromkeys(LIVING, state)
+    assert checkpoint.settle(driver, LIVING) == state and driver.ran_between == []

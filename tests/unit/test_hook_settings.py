@@ -30,6 +30,18 @@ def test_the_step_suspend_of_the_environment_is_left_out_with_exec_and_that_is_s
     assert said.startswith("the step suspend is left out: ")
 
 
+@pytest.mark.parametrize("chosen", ["trim,kill", "term,kill"])
+def test_other_steps_can_be_had_with_exec(chosen: str) -> None:
+    settings = Settings({"GPUSHARE_ON_RECLAIM": chosen}, {})
+    assert steps(settings, replaced=True) == chosen and settings.warnings == []
+
+
+def test_an_engine_that_can_resume_may_be_the_resume_hook() -> None:
+    flags = {"GPUSHARE_RELIEF_CMD": "true", "GPUSHARE_RESUME_URL": "vllm+http://localhost:1"}
+    found = hook_settings.of(Settings(flags, {}))
+    assert found == (hook_settings.Hook(cmd="true"), hook_settings.Hook(url="vllm+http://localhost:1"))
+
+
 @pytest.mark.parametrize("name", ["RELIEF", "RESUME"])
 @pytest.mark.parametrize("text", ["", "  "])
 def test_an_empty_command_is_refused(name: str, text: str) -> None:

@@ -54,7 +54,13 @@ def test_it_is_a_process_of_its_own_with_nothing_of_the_job(place):
     os.set_inheritable(writer, True)
     told = {name: "x" for name in start_daemon.NEVER_TOLD} | {"GPUSHARE_SIM": "gpus=2", "LD_LIBRARY_PATH": "/l"}
     one = starter(place, **told)
-    one.start()
+    ours = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        one.start()
+    finally:
+        os.dup2(ours, 0)
+        os.close(ours)
     ended(one)
     os.close(writer)
     os.close(reader)
@@ -90,6 +96,37 @@ def test_the_log_is_the_users_own_and_keeps_what_others_wrote(place):
         assert one.runtime.log.read_text() == "of an earlier daemon\n" + "out\nerr\n" * times
     assert one.runtime.log.stat().st_mode & 0o777 == 0o600
     assert one.last_error() == ["err"], "of the daemons that this command started"
+
+
+def test_a_daemon_that_said_nothing_is_not_told_in_the_words_of_an_earlier_one(place):
+    (place / "program").write_text("#!/bin/sh\nexit 3\n")
+    one = starter(place)
+    one.runtime.make()
+    one.runtime.log.write_text("gpushared: no room\n")
+    for _ in range(2):
+        one.start()
+        ended(one)
+        assert one.last_error() == []
+    (place / "program").write_text("#!/bin/sh\necho gpushared: too old\n")
+    one.start()
+    ended(one)
+    assert one.last_error() == ["too old"]
+
+
+def test_who_starts_a_daemon_keeps_its_log_no_longer_open(place):
+    one = starter(place)
+    one.start()
+    ended(one)
+    log = one.runtime.log.stat()
+    assert not [fd for fd in range(3, 256) if is_file(fd, log)]
+
+
+def is_file(fd: int, status: os.stat_result) -> bool:
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino)
 
 
 def test_a_log_that_is_a_link_is_not_followed(place):
