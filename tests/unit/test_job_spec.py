@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from gpushare._layout import lib
@@ -78,3 +80,36 @@ def test_a_view_is_read_again():
     assert not shown.keys() & {"request", "limit", "observe", "reservation", "min_run_time"}
     assert from_view({**shown, "state": "ended"}, request=NOTHING, limit=MAX) == spec
     assert from_view({**shown, "limit_source": None}, request=NOTHING, limit=MAX) == spec
+
+
+def test_what_the_api_shows_of_a_job_and_takes_as_it_is():
+    """The rest it makes of several fields, or keeps for itself."""
+    shown = view(JobSpec("n", 7, "u", ("a",), NOTHING, MAX))
+    assert set(shown) == {
+        *("name", "uid", "user", "command", "priority", "grace", "on_reclaim", "lend", "compute", "exclusive"),
+        *("request_source", "limit_source"),
+    }
+    taken = {"priority", "grace", "on_reclaim", "min_run_time", "lend", "compute", "exclusive"}
+    assert set(plain_options()) == taken
+
+
+def test_a_job_of_which_little_is_said_is_on_one_gpu_lends_and_may_be_stopped():
+    spec = JobSpec("n", 7, "u", ("a",), NOTHING, MAX)
+    assert (spec.gpus, spec.lend, spec.priority, spec.observe) == (1, True, 0, False)
+    assert (spec.min_run_time, spec.compute, spec.exclusive, spec.idle_release) == (0.0, None, None, None)
+
+
+def test_the_options_of_a_notebooks_kernel():
+    """Its steps and times are those of whoever starts it."""
+    found = {name for name, option in OPTIONS.items() if option.for_kernels}
+    assert found == {"request", "limit", "priority", "grace", "lend", "compute"}
+
+
+@pytest.mark.parametrize(("name", "form"), [("priority", "i"), ("uid", "I")])
+def test_a_whole_number_has_all_values_of_its_field_and_no_others(name, form):
+    option = OPTIONS[name]
+    for value in (option.least, int(option.most)):
+        assert struct.unpack(form, struct.pack(form, value)) == (value,)
+    for value in (option.least - 1, int(option.most) + 1):
+        with pytest.raises(struct.error):
+            struct.pack(form, value)

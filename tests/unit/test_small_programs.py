@@ -228,3 +228,52 @@ def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeyp
     other.end()
     assert ended == [(1022, signal.SIGKILL)] and other.pid == 0
     assert started[-1][2] == {"CUDA_VISIBLE_DEVICES": "0", "HOME": "/h"}
+
+
+def test_a_follower_has_no_part_in_the_terminal_the_output_and_the_signals_of_its_wrapper(monkeypatch):
+    given = []
+    monkeypatch.setattr(follower.os, "posix_spawn", lambda *_, **more: given.append(more) or 7)
+    follower.KeptFollower(follower.SUSPENDER, {}, "j1", "/api")
+    (more,) = given
+    assert more["setsid"] is True and set(more["setsigmask"]) == set(), "its wrapper has blocked them"
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT} <= set(more["setsigdef"])
+    opened = [(how, fd, path, flags) for how, fd, path, flags, _ in more["file_actions"]]
+    assert opened == [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR) for fd in (0, 1, 2)]
+
+
+def test_a_follower_that_is_alive_is_left_alone(monkeypatch):
+    started = []
+    monkeypatch.setattr(follower.os, "posix_spawn", lambda *some, **_: started.append(some) or 7)
+    monkeypatch.setattr(
+        follower.os, "waitpid", lambda pid, how: (0, 0) if how == os.WNOHANG else pytest.fail("it waits")
+    )
+    kept = follower.KeptFollower(follower.SUSPENDER, {}, "j1", "/api")
+    for _ in range(3):
+        kept.look_after()
+    assert len(started) == 1 and kept.pid == 7
+
+
+def test_a_daemon_that_is_silent_for_a_quarter_of_a_minute_has_gone(clock, monkeypatch):
+    one = Follows("running")
+    closed, waited = [], []
+    stream = SimpleNamespace(ended=False, close=lambda: closed.append(True))
+    monkeypatch.setattr(one, "commands", lambda: stream)
+    monkeypatch.setattr(follower, "select", SimpleNamespace(select=lambda *some: waited.append(some) or ([], [], [])))
+    assert one._follow() is False
+    assert waited == [([stream], [], [], 15.0)] and closed == [True]
+
+
+def test_a_stream_is_closed_whatever_a_command_does(clock, monkeypatch):
+    one = Follows("running")
+    closed = []
+    stream = SimpleNamespace(ended=False, close=lambda: closed.append(True), read=lambda: [{"do": 1}])
+
+    def fails(_command):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(one, "commands", lambda: stream)
+    monkeypatch.setattr(one, "answer", fails)
+    monkeypatch.setattr(follower, "select", SimpleNamespace(select=lambda *_: ([stream], [], [])))
+    with pytest.raises(OSError, match="Input/output error"):
+        one._follow()
+    assert closed == [True]
