@@ -329,3 +329,52 @@ def test_a_limit_of_a_device_that_is_empty_is_none():
 def test_a_device_without_a_limit_comes_after_those_with_one():
     found = settings({"CUDA_DEVICE_MEMORY_LIMIT_0": "0", "CUDA_DEVICE_MEMORY_LIMIT_1": "4g"})
     assert found.find("GPUSHARE_LIMIT").name == "CUDA_DEVICE_MEMORY_LIMIT_1"
+
+
+# ---- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A user whose file has a profile; the system has one too."""
+    monkeypatch.setattr(config, "SYSTEM_FILE", tmp_path / "system.toml")
+    (tmp_path / "system.toml").write_text('[profiles.small]\nlimit = "8Gi"\n[profiles.large]\nlimit = "32Gi"\n')
+    (tmp_path / ".config" / "gpushare").mkdir(parents=True)
+    (tmp_path / ".config" / "gpushare" / "config.toml").write_text('grace = "9s"\n[profiles.small]\nlimit = "2Gi"\n')
+    return tmp_path
+
+
+def test_the_users_file_is_in_the_home_unless_another_place_is_named(home):
+    def grace(**environ):
+        return config.load_settings(None, environ).duration("GPUSHARE_GRACE")
+
+    assert grace(HOME=str(home)) == 9.0
+    assert grace(HOME="/nowhere", XDG_CONFIG_HOME=str(home / ".config")) == 9.0
+    assert grace(HOME=str(home), XDG_CONFIG_HOME="/nowhere") is None
+    assert grace(HOME="/nowhere", GPUSHARE_CONFIG=str(home / ".config/gpushare/config.toml")) == 9.0
+    assert grace() is None
+
+
+def test_a_profile_is_that_of_the_command_line_alone(home):
+    environ = {"HOME": str(home), "GPUSHARE_PROFILE": "small"}
+    assert config.load_settings({}, environ).find("GPUSHARE_LIMIT") is None
+    for name, limit in (("small", "2Gi"), ("large", "32Gi")):
+        found = config.load_settings({"GPUSHARE_PROFILE": name}, environ).find("GPUSHARE_LIMIT")
+        assert found.text == limit and found.source.endswith(f": profiles.{name}.limit")
+    found = config.load_settings({"GPUSHARE_PROFILE": None}, environ)  # `run` without --profile
+    assert found.find("GPUSHARE_LIMIT").text == "2Gi"
+    with pytest.raises(UsageError, match="there is no profile 'smal'") as caught:
+        config.load_settings({"GPUSHARE_PROFILE": "smal"}, environ)
+    assert caught.value.hint == "did you mean small?"
+
+
+def test_the_environment_is_this_processs_unless_another_is_given(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "GPUSHARE_CONFIG", "GPUSHARE_GRACE"):
+        monkeypatch.delenv(name, raising=False)
+    nowhere = {"HOME": "/nowhere"}
+    assert set(config.load_profiles()) == set(config.load_profiles(nowhere)) == {"small", "large"}
+    assert config.load_profiles()["small"].options == {"limit": "2Gi"}, "the user's replaces the system's"
+    (home / "system.toml").unlink()
+    assert set(config.load_profiles()) == {"small"} and config.load_profiles(nowhere) == {}
+    assert config.load_settings().duration("GPUSHARE_GRACE") == 9.0

@@ -202,7 +202,7 @@ def test_what_is_no_hook_of_a_container(monkeypatch, capsys, arguments, state):
 
 def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeypatch):
     pids = iter(range(1001, 1100))
-    started, ended = [], []
+    started, ended, waits = [], [], []
 
     def spawn(*arguments, **_more):
         started.append(arguments)
@@ -210,8 +210,9 @@ def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeyp
 
     monkeypatch.setattr(follower.os, "posix_spawn", spawn)
 
-    def waitpid(pid, _how):
+    def waitpid(pid, how):
         assert pid > 0, "0 would be any child, also the program"
+        waits.append((pid, how))
         return pid, signal.SIGKILL
 
     monkeypatch.setattr(follower.os, "waitpid", waitpid)
@@ -227,6 +228,7 @@ def test_a_follower_that_is_killed_is_started_again_twenty_times_at_most(monkeyp
     other = follower.KeptFollower(follower.HOOK_RUNNER, environ, "j1", "/api")
     other.end()
     assert ended == [(1022, signal.SIGKILL)] and other.pid == 0
+    assert waits[-1] == (1022, 0) and {how for _, how in waits[:-1]} == {os.WNOHANG}, "only its end is waited for"
     assert started[-1][2] == {"CUDA_VISIBLE_DEVICES": "0", "HOME": "/h"}
 
 
