@@ -82,7 +82,7 @@ def examine(surroundings: object, checks: Sequence[Check] = CHECKS) -> Iterator[
         except DaemonUnreachable as error:
             finding = Finding("skip", error.message, "")
         except NotPermitted as error:
-            finding = Finding("skip", error.message, error.hint or "")
+            finding = Finding("skip", error.message, error.hint)
         except GpushareError as error:
             finding = Finding("fail", error.message, error.hint)
         except Exception as error:

@@ -75,7 +75,6 @@ def _preload_problem(command: list[str], environ: Mapping[str, str]) -> str | No
         command,
         env={**environ, "LD_PRELOAD": str(library()), "LD_BIND_NOW": "1"},
         capture_output=True,
-        text=True,
         errors="replace",
         timeout=30,
         check=False,
@@ -89,7 +88,7 @@ def check_layout(_: Surroundings) -> Finding:
     """Run in a child process: loading a truncated library can end a process."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.doctor import compiled; compiled.print_layout()"
     command = [sys.executable, "-P", "-c", code, str(PACKAGE.parent)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, errors="replace", timeout=30, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()
         problem = said[-1] if said else f"loading gpushare._layout ended a process with status {done.returncode}"

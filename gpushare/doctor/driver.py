@@ -116,4 +116,4 @@ def _loader_cache() -> str:
     ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     if ldconfig is None:
         return ""
-    return subprocess.run([ldconfig, "-p"], capture_output=True, text=True, errors="replace", check=False).stdout
+    return subprocess.run([ldconfig, "-p"], capture_output=True, errors="replace", check=False).stdout

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpushare.cli import main, output, top
 from gpushare.cli.status import bar
-from gpushare.cli.top import _strip
+from gpushare.cli.top import Look, _strip
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,67 @@ def test_each_kind_of_memory_has_its_marks_and_never_more_than_the_strip(
 def test_the_strip_of_top_has_a_mark_where_the_requests_end(requested: int, total: int, strip: str) -> None:
     gpu: Any = {"usage": 8, "lent": 4, "unmanaged": 2, "total": total, "requested": requested}
     assert _strip(gpu, 8) == strip
+
+
+GIB = 2**30
+
+
+def node(jobs: int = 0) -> Any:
+    amounts = {"usage": 8, "lent": 4, "unmanaged": 2, "total": 16, "requested": 8, "capacity": 16, "free": 6}
+    gpu: Any = {name: amount * GIB for name, amount in amounts.items()}
+    gpu |= {"index": 0, "uuid": "GPU-0", "returning": 0, "health": {"state": "ok", "ailments": []}}
+    of_job = {"usage": GIB, "request": GIB, "limit": GIB, "loan": 0, "index": 0, "uuid": "GPU-0", "gpu_time": 1.0}
+    base = {"id": "a1", "name": "fit", "user": "ada", "uid": 0, "state": "running", "since": 0.0, "outcome": None}
+    job = {**base, "processes": [], "command": ["x" * 90], "gpus": [of_job]}
+    return {"gpus": [gpu], "jobs": [job] * jobs}
+
+
+def plain(lines: list[str]) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "numbers"),
+    [
+        (31, 8, " 6.0 GiB free"),
+        (32, 9, " 6.0 GiB free"),
+        (45, 22, "   6.0 GiB free"),
+        (46, 8, " 8.0 GiB used"),
+        (60, 22, " 8.0 GiB used"),
+        (69, 30, " 8.0 GiB used"),
+        (100, 30, " 8.0 GiB used"),
+        (110, 30, " 8.0 GiB used"),
+        (111, 31, " 8.0 GiB used"),
+        (200, 120, " 8.0 GiB used"),
+    ],
+)
+def test_the_bar_of_top_takes_what_the_rest_leaves(columns: int, width: int, numbers: str) -> None:
+    drawn = top._gpu(node()["gpus"][0], Look(os.terminal_size((columns, 24))), tall=False)
+    assert "\x1b" in drawn[0], "on a terminal it has colours"
+    line = plain(drawn)[0]
+    strip = re.search(r"\[(.*?)\]", line)
+    assert strip is not None and len(strip[1]) == width and numbers in line
+
+
+@pytest.mark.parametrize(
+    ("columns", "head"), [(8, ""), (9, " "), (10, "g "), (12, "gpu "), (30, "gpushared" + " " * 13)]
+)
+def test_the_time_of_day_stands_apart_from_the_title(columns: int, head: str) -> None:
+    lines = plain(top.frame("gpushared", node(), Look(os.terminal_size((columns, 24)))))
+    assert re.fullmatch(re.escape(head) + r"\d\d:\d\d:\d\d", lines[0])
+
+
+def test_one_picture_on_a_terminal_is_as_wide_as_it_and_has_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = SimpleNamespace(status=lambda: node(40))
+    monkeypatch.setattr(top, "load_settings", lambda: None)
+    monkeypatch.setattr(top, "find", lambda _settings: SimpleNamespace(client=lambda: client))
+    monkeypatch.setattr(top, "headline", lambda _node, _status: "gpushared")
+    monkeypatch.setattr(output, "terminal_size", lambda: os.terminal_size((60, 5)))
+    for terminal in (True, False):
+        drawn: list[str] = []
+        monkeypatch.setattr(output, "echo_drawn", drawn.extend)
+        monkeypatch.setattr(top, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda it=terminal: it)))
+        assert main(["top", "--once"]) == 0
+        assert any("\x1b" in line for line in drawn) is terminal
+        lines = plain(drawn)
+        assert sum("running" in line for line in lines) == 40 and (max(map(len, lines)) <= 60) is terminal

@@ -69,6 +69,11 @@ def test_every_code_can_be_completed(busy):
         assert code in offered(f"gpushare explain {code[:-1]}")
 
 
+def test_a_line_that_is_being_typed_is_not_warned_of(busy, capfd):
+    assert offered("gpushare run true --limit 1Gi ") == ["<file>"]
+    assert capfd.readouterr() == ("", "")
+
+
 def test_programs_of_the_path(busy, monkeypatch, tmp_path):
     (tmp_path / "my-trainer").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:/nowhere:")

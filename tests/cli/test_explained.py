@@ -261,7 +261,7 @@ def test_what_a_code_means(capsys):
 
 def test_texts_are_as_wide_as_the_terminal_and_no_wider_than_can_be_read(capsys, monkeypatch):
     meaning = Meaning("c", (), "word " * 60, "wait")
-    for columns, most in ((40, 40), (300, explain.READABLE)):
+    for columns, most in ((40, 40), (300, 100)):
         monkeypatch.setattr(output, "terminal_size", lambda columns=columns: os.terminal_size((columns, 24)))
         widths = [len(line) for line in said(capsys, explain._print_what, meaning)]
         assert most - 5 < max(widths) <= most
@@ -280,3 +280,10 @@ def test_messages_are_apart_by_an_empty_line(capsys, monkeypatch):
     monkeypatch.setattr(explain.sys.stdin, "isatty", lambda: False)
     explain._explain_input("table")
     assert capsys.readouterr().err == ""
+
+
+def test_records_of_one_job_do_not_name_it(capsys, monkeypatch):
+    monkeypatch.setattr(output, "clock", lambda _moment: "12:00:00")
+    records = [{"time": 1.0, "text": "it began\nmore", "name": "fit"}, {"time": 2.0, "text": "", "name": ""}]
+    assert said(capsys, explain._print_records, records) == ["12:00:00  it began", "          more", "12:00:00  "]
+    assert said(capsys, explain._print_records, records, names=True)[0] == "12:00:00  fit: it began"

@@ -35,3 +35,12 @@ def test_nothing_of_the_canvas_is_left(monkeypatch: pytest.MonkeyPatch, capfd, f
     assert signal.set_wakeup_fd(-1) == -1
     said = capfd.readouterr().out
     assert said == screen.ENTER + screen.LEAVE
+
+
+def test_a_second_signal_does_not_stop_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = []
+    monkeypatch.setattr(screen.signal, "signal", lambda number, how: ignored.append((number, how)))
+    with pytest.raises(SystemExit) as ended:
+        screen._end(signal.SIGTERM, None)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert {(signal.SIGTERM, signal.SIG_IGN), (signal.SIGHUP, signal.SIG_IGN)} <= set(ignored)

@@ -172,6 +172,7 @@ def test_a_sigterm_is_excused_once_if_it_is_the_daemons_demand(monkeypatch: pyte
         ([step(3, "relieved")], False),
         ([step(4, "term"), step(4.1, "trim")], True),
         ([step(4.05, "term")], False),  # the same record, by another clock
+        ([step(4.15, "term")], True),  # another one
         ([step(5, "term"), step(5.5, "kill")], False),
         ([step(6, "term")], True),
     ):

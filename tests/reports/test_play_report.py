@@ -124,6 +124,15 @@ def test_of_two_runs_both_are_there(tmp_path: Path) -> None:
     first, second = written(tmp_path, "a1-netapp.yaml", "--beside", str(beside))["plays"]
     assert [at(one["queues"][3]["quota"], 1) for one in (first, second)] == [8, 6]
     assert {one["name"]: at(one["held"], 5) for one in first["queues"]} == HELD[5]
+    assert first["decisions"] and second["decisions"] and len(second["titles"]) == 5
+
+
+def test_of_a_trace_it_has_the_decisions_too(tmp_path: Path) -> None:
+    cluster, trace = tmp_path / "c.yaml", tmp_path / "t.csv"
+    cluster.write_text("nodes: [{name: n1, gpus: 2, memory: 80Gi}]\nqueues: [{name: vision, quota: 2}]\n")
+    trace.write_text("at,name,queue,gpus,duration\n10s,a,vision,2,20s\n15s,b,vision,1,5s\n")
+    (play,) = written(tmp_path, str(trace), "--cluster", str(cluster))["plays"]
+    assert decided(play, 10.0) == [("start", "a")] and decided(play, 30.0) == [("end", "a"), ("start", "b")]
 
 
 def test_a_step_that_is_not_as_expected_is_named(tmp_path: Path) -> None:

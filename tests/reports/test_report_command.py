@@ -16,7 +16,8 @@ import pytest
 
 from dashboard.conftest import Subprocess
 from gpushare.cli import main
-from gpushare.errors import GpushareError
+from gpushare.cli import report as reports
+from gpushare.errors import GpushareError, UsageError
 from gpushare.report import file
 from gpushare.report.contents import TOTAL
 from reports.recorded import SINCE, TRAIN, UNTIL, Client, wait_for_history
@@ -327,3 +328,12 @@ def test_of_queues_nothing_is_known_before(
 def test_a_report_is_of_one_thing(report: Command, queues_asked: list[Any], words: list[str]) -> None:
     assert "of a job, of the node or of queues" in report.fails(2, *words, "-o", "q.csv")
     assert queues_asked == report.client.asked == []
+
+
+@pytest.mark.parametrize(("step", "seconds"), [("1s", 1.0), ("30d", 2_592_000.0), ("2592001s", None), ("0.5s", None)])
+def test_the_steps_that_a_history_can_have(step: str, seconds: float | None) -> None:
+    if seconds is not None:
+        assert reports._step(step) == seconds
+        return
+    with pytest.raises(UsageError, match="--step"):
+        reports._step(step)

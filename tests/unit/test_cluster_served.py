@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -273,3 +274,43 @@ def test_several_ways_out_are_told_one_by_one(stored, capsys):
     ways = [line for line in lines if line.startswith(("hint: ", "  or: "))]
     assert ways[0].startswith("hint: ") and all(line.startswith("  or: ") for line in ways[1:])
     assert len(ways) == len(set(ways)) and len(ways) > 1
+
+
+def test_a_job_that_waits_is_explained_as_of_now(service, capsys, monkeypatch):
+    """Not as of the moment of which the service told."""
+    vision = QueueChanged(Queue("vision", quota=4 * MICRO))
+    held = JobSubmitted(Job("a", "vision", (Tasks(gpus=2),), min_runtime=600.0))
+    waits = JobSubmitted(Job("b", "vision", (Tasks(gpus=2),), priority=90))
+    service.allocator.handle([vision, held], service.now)
+    service.allocator.handle(waits, service.now)
+    monkeypatch.setattr(cluster_state, "time", SimpleNamespace(time=lambda: 9000.0))
+    for now, left in ((9000.0, "10m"), (9300.0, "5m")):
+        monkeypatch.setattr(cluster, "time", SimpleNamespace(time=lambda now=now: now))
+        assert f"hint: wait {left}: then a minimum run time is over" in told(capsys, "explain", "b").out
+
+
+@pytest.mark.parametrize(("gpus", "never"), [(1, False), (2, False), (3, True)])
+def test_whether_a_job_can_ever_start(stored, capsys, gpus, never):
+    told(capsys, "submit", "-q", "vision", "--name", "a", "--gpus", "1")
+    told(capsys, "submit", "-q", "vision", "--name", "b", "--gpus", str(gpus))
+    for name, expected in (("a", False), ("b", never)):
+        assert json.loads(told(capsys, "explain", name, "-o", "json").out)["never"] is expected
+
+
+def test_what_follows_from_a_word_to_a_node_is_told_where_it_is_decided(stored, capsys):
+    told(capsys, "cordon", "n1")
+    told(capsys, "submit", "-q", "vision", "--name", "a")
+    said, start = told(capsys, "uncordon", "n1").out.splitlines()
+    assert said == "open again: n1" and start.startswith("start   a ")
+
+
+def test_who_only_reads_leaves_no_file(stored, tmp_path):
+    with cluster_state.opened(None) as found:
+        assert set(found.allocator.queues) == {"vision"}
+    folder = cluster_state.default_path().parent
+    for lock in folder.glob("*.lock"):
+        lock.unlink()
+    with cluster_state.opened(None):
+        assert list(folder.glob("*.lock")) == []
+    with cluster_state.opened(None, read_only=False):
+        assert len(list(folder.glob("*.lock"))) == 1

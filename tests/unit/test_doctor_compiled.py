@@ -126,6 +126,29 @@ def test_it_is_preloaded_into_a_c_program_and_into_python_with_every_symbol(inst
         assert how["env"] == {"A": "1", "LD_PRELOAD": str(installed.lib / SHIM), "LD_BIND_NOW": "1"}
 
 
+@pytest.mark.parametrize(("found", "shown"), [(None, "/bin/true"), ("/opt/bin/true", "/opt/bin/true")])
+def test_the_c_program_is_the_one_that_is_there(installed, monkeypatch, found, shown):
+    monkeypatch.setattr(compiled.shutil, "which", lambda _name: found)
+    asked = ends(monkeypatch, WELL, WELL)
+    assert compiled.check_shim_loads(installed).detail.startswith(f"into {shown} and ")
+    assert asked[0][0] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("exit 0", None),
+        ("printf 'caf\\351 is lacking\\n' >&2", "caf\ufffd is lacking"),
+        ("echo first >&2; echo second >&2; exit 3", "first"),
+        ("echo to nobody; exit 3", "exit code 3"),
+    ],
+)
+def test_what_a_program_says_is_kept_from_the_terminal_and_told(installed, monkeypatch, capfd, script, problem):
+    monkeypatch.setattr(compiled, "library", lambda: "")
+    assert compiled._preload_problem(["/bin/sh", "-c", script], {"PATH": "/bin:/usr/bin"}) == problem
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("results", "detail"),
     [
@@ -151,7 +174,7 @@ def test_a_loader_that_complains_or_a_program_that_dies(installed, monkeypatch, 
     ("result", "state", "detail"),
     [
         ((0, "page version 3\n", ""), "ok", "page version 3"),
-        ((1, "", "Traceback\nImportError: file too short\n"), "fail", "ImportError: file too short"),
+        ((1, "", "Traceback\n  a line of it\nImportError: file too short\n"), "fail", "ImportError: file too short"),
         ((-7, "", ""), "fail", "loading gpushare._layout ended a process with status -7"),
     ],
 )
@@ -159,6 +182,14 @@ def test_the_layout_is_looked_at_in_another_process(installed, monkeypatch, resu
     ends(monkeypatch, result)
     found = compiled.check_layout(installed)
     assert (found.state, found.detail, found.fix) == (state, detail, () if state == "ok" else REINSTALL)
+
+
+def test_the_layout_of_this_installation_and_a_process_that_dies(installed, monkeypatch, capfd):
+    assert compiled.check_layout(installed).detail.startswith("page version ")
+    monkeypatch.setattr(compiled, "sys", SimpleNamespace(executable="/bin/false"))
+    found = compiled.check_layout(installed)
+    assert (found.state, found.detail) == ("fail", "loading gpushare._layout ended a process with status 1")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_layout_of_another_size_is_named(monkeypatch, capsys):

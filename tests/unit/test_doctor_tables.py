@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpushare import __version__
+from gpushare import __version__, doctor
 from gpushare.doctor import daemon, environment, finding
 from gpushare.doctor.environment import OTHER_INTERPOSERS, PRELOAD_FILE
 from gpushare.doctor.finding import Surroundings
-from gpushare.errors import DaemonUnreachable
+from gpushare.errors import DaemonUnreachable, GpushareError, NotPermitted
 
 MIB = 2**20
 
@@ -276,6 +276,66 @@ def test_a_container(monkeypatch, marks, environ, inside, mounted):
         assert (told.state, told.detail) == ("ok", "in a container, with the node's daemon mounted")
     else:
         assert told.state == "warn" and "sees only the jobs and processes in here" in told.detail
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "fix"),
+    [
+        (None, "ok", None),
+        (lambda path: path.mkdir(mode=0o700), "ok", None),
+        (lambda path: path.mkdir(mode=0o755) or path.chmod(0o755), "fail", "chmod 700 {}"),
+        (lambda path: path.touch(), "fail", "rm {}"),
+        (lambda path: path.symlink_to("/nowhere"), "fail", "rm {}"),
+    ],
+)
+@pytest.mark.parametrize("driver", ["nvidia", "sim"])
+def test_the_users_own_directory(tmp_path, made, state, fix, driver):
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    directory = daemon.user_dir(driver, environ)
+    if made is not None:
+        made(directory)
+    told = daemon.check_runtime_dir(SimpleNamespace(environ=environ))  # type: ignore[arg-type]
+    assert (told.state, told.fix) == (state, () if fix is None else (fix.format(directory),))
+    assert str(directory if fix else tmp_path) in told.detail
+
+
+def test_a_directory_of_somebody_else_is_left_to_them(tmp_path, monkeypatch):
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    daemon.user_dir("nvidia", environ).mkdir(mode=0o700)
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    told = daemon.check_runtime_dir(SimpleNamespace(environ=environ))  # type: ignore[arg-type]
+    assert (told.state, told.fix) == ("fail", ('export XDG_RUNTIME_DIR="$(mktemp -d)"',))
+
+
+def test_a_check_that_may_not_look_is_skipped_and_the_others_go_on():
+    def probe(error: Exception | None) -> Any:
+        def probe(_surroundings: object) -> finding.Finding:
+            if error is not None:
+                raise error
+            return finding.Finding("warn", "odd")
+
+        return probe
+
+    errors = [
+        NotPermitted("you may not", hint="ask root"),
+        NotPermitted("you may not"),
+        AWAY,
+        GpushareError("it broke", hint="mend it"),
+        GpushareError("it broke"),
+        ValueError("a bug"),
+        None,
+    ]
+    checks = [finding.Check(str(number), "", probe(error), "of the check") for number, error in enumerate(errors)]
+    assert [(one.state, one.detail, one.hint or "") for _, one in doctor.examine(None, checks)] == [
+        ("skip", "you may not", "ask root"),
+        ("skip", "you may not", ""),
+        ("skip", "nobody answers", ""),
+        ("fail", "it broke", "mend it"),
+        ("fail", "it broke", "of the check"),
+        ("fail", "the check itself failed: ValueError: a bug", "of the check"),
+        ("warn", "odd", "of the check"),
+    ]
 
 
 # ---- what is looked at ------------------------------------------------------------------------------------------

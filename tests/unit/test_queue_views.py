@@ -95,6 +95,15 @@ def test_each_job_has_its_row(service, capsys):
     ]
 
 
+def test_jobs_that_have_ended_are_dim(service, capsys, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        queue._output, "print_table", lambda _columns, rows, dim: drawn.extend(dim(n) for n, _ in enumerate(rows))
+    )
+    shown(capsys, "-a")
+    assert drawn == [one["state"] == "ended" for one in JOBS] and set(drawn) == {True, False}
+
+
 def test_an_engine_that_does_not_answer_is_told_to_those_who_wait(service, capsys):
     assert shown(capsys).err == ""
     service.trouble = "connection refused"

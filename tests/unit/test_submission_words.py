@@ -381,6 +381,21 @@ def test_why_there_is_no_output(service, log, capsys, now, noted):
     assert noted in err and bool(err) is bool(noted)
 
 
+def test_what_is_there_now_is_all_that_is_shown(service, log, capsys):
+    service.moments = {"7": [job()]}
+    log.pieces = [b"one\n", b"two\n"]
+    assert logs.show("7", follow=False, last=None) == job()
+    assert capsys.readouterr().out == "one\n"
+
+
+@pytest.mark.parametrize(("jobs", "words"), [(["7"], "cancelled x\n"), (["7", "8"], "cancelled x: 2 jobs\n")])
+def test_how_many_jobs_are_taken_back(service, capsys, jobs, words):
+    asked = []
+    service.cancel = lambda name, now: asked.append((name, now)) or {"jobs": jobs}
+    assert told(capsys, "cancel", "x").out == told(capsys, "cancel", "--now", "x").out == words
+    assert asked == [("x", False), ("x", True)]
+
+
 def test_logs_are_followed_to_the_end_of_the_job(service, log, capsys):
     waits = job(state="pending", reason={"message": "it waits for a GPU"})
     service.moments = {"7": [waits, waits, job(), ended(), job()]}
