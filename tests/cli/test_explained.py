@@ -225,11 +225,11 @@ def test_pressure_is_told_of_the_gpu_that_has_it(capsys):
     ("found", "lines"),
     [
         (
-            Found(MEANING, "it is odd", []),
+            Found(MEANING, "it is odd", [], 1),
             ["odd_code: it is odd", "", "It is odd.", "What to do: Leave it."],
         ),
         (
-            Found(MEANING, "it is odd", [("used", "1"), ("guaranteed", "2\n3"), ("x", "")], hint="no", count=2),
+            Found(MEANING, "it is odd", [("used", "1"), ("guaranteed", "2\n3"), ("x", "")], 2, hint="no"),
             [
                 "odd_code: it is odd (2 times; the last has these numbers)",
                 "  used        1",
@@ -268,7 +268,7 @@ def test_texts_are_as_wide_as_the_terminal_and_no_wider_than_can_be_read(capsys,
 
 
 def test_messages_are_apart_by_an_empty_line(capsys, monkeypatch):
-    found = [Found(MEANING, "one", []), Found(MEANING, "two", [])]
+    found = [Found(MEANING, "one", [], 1), Found(MEANING, "two", [], 1)]
     monkeypatch.setattr("gpushare.message_catalog.messages_in", lambda lines: found)
     monkeypatch.setattr(explain, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(explain, "open", lambda *_, **__: io.StringIO(), raising=False)
