@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 from types import SimpleNamespace
 
@@ -161,7 +162,9 @@ def test_a_link_that_goes_elsewhere_is_put_right(libraries, tmp_path):
     link = farm / "libcuda.so"
     link.unlink()
     link.symlink_to("/elsewhere")
+    link.with_name(f".{link.name}.{os.getpid()}").symlink_to("/left/behind")
     attach._make_farm(tmp_path / "run", {"cuda": "/c"})
+    assert not [one for one in farm.iterdir() if one.name.startswith(".")]
     assert link.readlink() == libraries[0]
 
 

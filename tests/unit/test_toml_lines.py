@@ -102,14 +102,6 @@ def test_blanks_and_empty_lines_count_as_they_are(newline):
     assert Lines("\ufeff" + newline.join(rows)).of(("b",)) == 2, "a mark of the byte order is none of a key"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", "#", "[t", "[t]", "a = ", "a = '", 'a = "\\u00', 'a = """x""""', "a = [1, {b"]
-)
-def test_text_that_ends_anywhere_is_read_to_its_end(text):
-    if text not in ('a = "\\u00',):
-        assert Lines(text).of(("nothing",)) == 1
-
-
 def paths(value, at=()):
     if isinstance(value, dict):
         for key, inner in value.items():
