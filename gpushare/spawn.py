@@ -33,7 +33,7 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
         return _executable(Path(name), name)
     refused = None
     for directory in os.get_exec_path(environ):
-        path = Path(directory or ".") / name
+        path = Path(directory) / name  # an empty one is the current directory
         try:
             return _executable(path, name)
         except CommandNotExecutable as error:

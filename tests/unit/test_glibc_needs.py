@@ -36,7 +36,7 @@ def library(
     entries = [(STRTAB, BASE), (VERNEED, BASE + len(strings)), (VERNEEDNUM, len(needs))] if says else [(STRTAB, BASE)]
     table = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (0, 0)])
     body = strings + versions
-    segments = [(LOAD, 0, 0x10000, 0, 64), (LOAD, DATA, BASE, 0, len(body))]
+    segments = [(LOAD, 0, BASE - 64, 0, 64), (LOAD, DATA, BASE, 0, len(body))]  # one ends where the next begins
     if dynamic:
         segments.append((DYNAMIC, DATA + len(body), 0, 0, len(table)))
     header = struct.pack(

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare import spawn
 from gpushare.env import Settings
+from gpushare.errors import CommandNotExecutable, CommandNotFound
 from gpushare.paths import library
 
 OURS, TURNS = str(library()), str(library(turns=True))
@@ -165,10 +166,31 @@ def test_a_program_is_looked_for_as_a_shell_does(tmp_path, monkeypatch):
     here.chmod(0o755)
     for name, path, found in (
         ("tool", "/none:bin", "bin/tool"),
-        ("bin/tool", "", "bin/tool"),
+        ("bin/tool", "/none", "bin/tool"),
+        ("./here", "/none", "./here"),
         (str(tool), "", str(tool)),
         ("here", "", "./here"),
         ("here", "/none:", "./here"),
     ):
         assert spawn.find_program(name, {"PATH": path}) == found, (name, path)
     assert Path(spawn.find_program("sh", {})).name == "sh", "without a PATH the system's"
+    for name in (".", ".."):
+        with pytest.raises(CommandNotExecutable) as caught:
+            spawn.find_program(name, {"PATH": "/usr/bin"})
+        assert caught.value.message == f"cannot execute {name}: it is a directory"
+
+
+def test_a_program_in_the_last_place_is_found_though_the_first_ones_refuse(tmp_path):
+    for name, mode in (("a", 0o644), ("b", 0o600), ("c", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tool").write_text("x")
+        (tmp_path / name / "tool").chmod(mode)
+    path = {"PATH": ":".join(str(tmp_path / name) for name in ("none", "a", "b", "c"))}
+    assert spawn.find_program("tool", path) == str(tmp_path / "c" / "tool")
+    with pytest.raises(CommandNotExecutable) as caught:
+        spawn.find_program("tool", {"PATH": path["PATH"].removesuffix("/c") + "/none"})
+    assert caught.value.message == f"cannot execute {tmp_path}/a/tool: permission denied", "the first of them"
+    with pytest.raises(CommandNotFound, match=r"^command not found: other$"):
+        spawn.find_program("other", path)
+    with pytest.raises(CommandNotFound, match=r"^the command is empty$"):
+        spawn.find_program("", path)
