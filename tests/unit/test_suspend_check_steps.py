@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -48,8 +50,11 @@ def step(where, problem=""):
     ],
 )
 def test_what_is_wrong_is_said(program, out, back, problem, monkeypatch):
-    monkeypatch.setattr(suspend_check.checkpoint, "suspend", lambda driver, pids, within: out)
+    withins = []
+    monkeypatch.setattr(suspend_check.checkpoint, "suspend", lambda driver, pids, within: withins.append(within) or out)
     monkeypatch.setattr(suspend_check.checkpoint, "resume", lambda driver, pids: back)
+    clock = iter([10.0, 12.5, 20.0, 24.0])
+    monkeypatch.setattr(suspend_check, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep))
     result = {"out": -1.0, "back": -1.0}
     with subprocess.Popen(
         ["sh", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -58,8 +63,76 @@ def test_what_is_wrong_is_said(program, out, back, problem, monkeypatch):
         process.kill()
     assert said == problem
     started = "did not start" not in problem
-    assert (result["out"] >= 0) == started, "how long it took is told, too"
-    assert (result["back"] >= 0) == (started and out.where == "suspended" and "while it was" not in problem)
+    assert result["out"] == (2.5 if started else -1.0), "how long it took is told, too"
+    resumed = started and out.where == "suspended" and "while it was" not in problem
+    assert result["back"] == (4.0 if resumed else -1.0)
+    assert withins == [30.0] * started, "half of the minute that a check has"
+
+
+class Watchdog:
+    """In place of a timer."""
+
+    made: ClassVar[list[Watchdog]] = []
+
+    def __init__(self, seconds, kill) -> None:
+        self.seconds, self.kill, self.did = seconds, kill, []
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.did.append("start")
+
+    def cancel(self) -> None:
+        self.did.append("cancel")
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """A check with a program of the shell in place of the real one; the programs that it has started."""
+    started, real = [], subprocess.Popen
+
+    def popen(line, **how):
+        assert line[1:] == ["-P", "-m", "gpushare.suspend_check", "program"]
+        started.append(real(["sh", "-c", GOOD], **how))
+        return started[-1]
+
+    monkeypatch.setattr(suspend_check.subprocess, "Popen", popen)
+    monkeypatch.setattr(suspend_check.threading, "Timer", Watchdog)
+    monkeypatch.setattr(Watchdog, "made", [])
+    monkeypatch.setattr(suspend_check.checkpoint, "suspend", lambda driver, pids, within: step("suspended"))
+    monkeypatch.setattr(suspend_check.checkpoint, "resume", lambda driver, pids: step("running"))
+    return started
+
+
+DRIVER = SimpleNamespace(version=lambda: 13000)
+
+
+@pytest.mark.parametrize(
+    ("raises", "problem"),
+    [
+        (None, ""),
+        (suspend_check.checkpoint.DriverError("it refuses"), "it refuses"),
+        (BrokenPipeError(32, "Broken pipe"), "[Errno 32] Broken pipe"),
+    ],
+)
+def test_a_check_ends_its_program_whatever_comes_out(tried, monkeypatch, raises, problem):
+    def resume(_driver, _pids):
+        if raises is not None:
+            raise raises
+        return step("running")
+
+    monkeypatch.setattr(suspend_check.checkpoint, "resume", resume)
+    result = suspend_check._try(DRIVER)
+    assert (result["driver"], result["good"], result["problem"]) == (13000, not problem, problem)
+    assert result["bytes"] == suspend_check.AMOUNT and 0 <= result["out"] < 60 and 0 <= result["back"] < 60
+    ((program,), (watchdog,)) = tried, Watchdog.made
+    assert program.returncode is not None and program.stdout.closed
+    assert (watchdog.seconds, watchdog.kill, watchdog.did) == (60.0, program.kill, ["start", "cancel"])
+
+
+def test_a_check_that_found_nothing_took_no_time(tried, monkeypatch):
+    monkeypatch.setattr(suspend_check, "_suspend_and_resume", lambda *_: "it did not start")
+    result = suspend_check._try(DRIVER)
+    assert (result["good"], result["out"], result["back"]) == (False, 0.0, 0.0)
 
 
 def test_the_program_of_the_check_makes_no_check(monkeypatch):

@@ -187,6 +187,7 @@ def test_each_version_of_a_driver_is_checked_once(checked, monkeypatch):
     kept = json.loads(checked.file.read_text())
     assert {version: one["good"] for version, one in kept.items()} == {"13000": True, "13010": False}
     assert [path.name for path in checked.file.parent.iterdir()] == ["suspend.json"]
+    assert checked.file.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_software_driver_needs_no_check(checked, monkeypatch):

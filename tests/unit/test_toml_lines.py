@@ -102,6 +102,21 @@ def test_blanks_and_empty_lines_count_as_they_are(newline):
     assert Lines("\ufeff" + newline.join(rows)).of(("b",)) == 2, "a mark of the byte order is none of a key"
 
 
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        (r'"\u1e9e"', "\u1e9e"),
+        (r'"\U0001f600!"', "\U0001f600!"),
+        (r'"a\tb\n\\\""', 'a\tb\n\\"'),
+        (r"'a\tb'", r"a\tb"),
+        ('"a # b"', "a # b"),
+    ],
+)
+def test_a_key_in_quotes_is_what_it_means(written, key):
+    text = f"x = 1\n{written} = 2\n"
+    assert tomllib.loads(text)[key] == 2 and Lines(text).of((key,)) == 2
+
+
 def paths(value, at=()):
     if isinstance(value, dict):
         for key, inner in value.items():
