@@ -138,6 +138,13 @@ def test_a_refusal_ends_it_without_a_line(peer, status):
     events.close()
 
 
+def test_a_refusal_whose_words_have_not_come_ends_it_too(peer):
+    events = stream(peer)
+    peer.say(b"HTTP/1.1 404 Not Found\r\nContent-Length: 100\r\n\r\n")
+    assert read(events) == [] and (events.ended, events.clean) == (True, False)
+    events.close()
+
+
 def test_a_line_of_another_shape_is_no_daemons(peer):
     events = stream(peer)
     peer.say(HEAD + chunk(b"[1]\n"))

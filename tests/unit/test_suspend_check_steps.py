@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from types import SimpleNamespace
@@ -88,19 +89,19 @@ class Watchdog:
 @pytest.fixture
 def tried(monkeypatch):
     """A check with a program of the shell in place of the real one; the programs that it has started."""
-    started, real = [], subprocess.Popen
+    one, real = SimpleNamespace(script=GOOD, started=[]), subprocess.Popen
 
     def popen(line, **how):
         assert line[1:] == ["-P", "-m", "gpushare.suspend_check", "program"]
-        started.append(real(["sh", "-c", GOOD], **how))
-        return started[-1]
+        one.started.append(real(["sh", "-c", one.script], **how))
+        return one.started[-1]
 
     monkeypatch.setattr(suspend_check.subprocess, "Popen", popen)
     monkeypatch.setattr(suspend_check.threading, "Timer", Watchdog)
     monkeypatch.setattr(Watchdog, "made", [])
     monkeypatch.setattr(suspend_check.checkpoint, "suspend", lambda driver, pids, within: step("suspended"))
     monkeypatch.setattr(suspend_check.checkpoint, "resume", lambda driver, pids: step("running"))
-    return started
+    return one
 
 
 DRIVER = SimpleNamespace(version=lambda: 13000)
@@ -124,9 +125,16 @@ def test_a_check_ends_its_program_whatever_comes_out(tried, monkeypatch, raises,
     result = suspend_check._try(DRIVER)
     assert (result["driver"], result["good"], result["problem"]) == (13000, not problem, problem)
     assert result["bytes"] == suspend_check.AMOUNT and 0 <= result["out"] < 60 and 0 <= result["back"] < 60
-    ((program,), (watchdog,)) = tried, Watchdog.made
+    ((program,), (watchdog,)) = tried.started, Watchdog.made
     assert program.returncode is not None and program.stdout.closed
     assert (watchdog.seconds, watchdog.kill, watchdog.did) == (60.0, program.kill, ["start", "cancel"])
+
+
+def test_a_program_that_would_go_on_is_killed(tried, monkeypatch):
+    monkeypatch.setattr(suspend_check, "_suspend_and_resume", lambda *_: "it did not start")
+    tried.script = "exec sleep 30"
+    suspend_check._try(DRIVER)
+    assert tried.started[0].returncode == -signal.SIGKILL
 
 
 def test_a_check_that_found_nothing_took_no_time(tried, monkeypatch):
