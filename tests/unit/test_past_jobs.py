@@ -97,6 +97,12 @@ def test_a_beginning_that_fits_several_jobs(past):
     assert (caught.value.code, caught.value.hint) == ("ambiguous_job", "use the id")
 
 
+def test_a_whole_id_is_meant_though_another_one_begins_with_it(tmp_path):
+    jobs = [job("beef0001", "a"), job("beef00012", "b"), job("c0de0001", "beef0001")]
+    found = OfflineHistory([written(tmp_path / "a", jobs=jobs)])
+    assert found.find_job("beef0001")["name"] == "a"
+
+
 def test_of_many_jobs_eight_are_named(tmp_path):
     many = OfflineHistory([written(tmp_path / "a", jobs=[job(f"abcd000{n}", f"n{n}") for n in range(9)])])
     with pytest.raises(UsageError, match="fits 9 jobs") as caught:
