@@ -114,3 +114,68 @@ def test_one_picture_on_a_terminal_is_as_wide_as_it_and_has_all_jobs(monkeypatch
         assert any("\x1b" in line for line in drawn) is terminal
         lines = plain(drawn)
         assert sum("running" in line for line in lines) == 40 and (max(map(len, lines)) <= 60) is terminal
+
+
+def test_jobs_of_others_are_dim(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = node(2)
+    mine, theirs = (dict(status["jobs"][0], name=name, uid=uid) for name, uid in (("mine", 7), ("theirs", 8)))
+    status["jobs"] = [mine, theirs]
+    monkeypatch.setattr(top, "os", SimpleNamespace(getuid=lambda: 7, terminal_size=os.terminal_size))
+    lines = top.frame("gpushared", status, Look(os.terminal_size((100, 24))))
+    dim = {name: "\x1b[2m" in line for line in lines for name in ("mine", "theirs") if name in line}
+    assert dim == {"mine": False, "theirs": True}
+
+
+def test_what_top_shows_first() -> None:
+    begun = top.View()
+    assert top.footer(begun, 2.0) == "h help   q quit   s sort by loan   every 2 s" and not begun.over
+    assert top.footer(top.View("name"), 0.5) == "h help   q quit   s sort by usage   every 0.5 s"
+
+
+@pytest.mark.parametrize(("lines", "tall"), [(8, False), (9, True), (24, True)])
+def test_the_numbers_of_a_gpu_are_shown_where_there_is_room(lines: int, tall: bool) -> None:
+    drawn = plain(top.frame("gpushared", node(1), Look(os.terminal_size((100, lines)))))
+    assert any("capacity 16.0 GiB" in line for line in drawn) is tall
+    if tall:
+        assert "      requested 8.0 GiB  lent 4.0 GiB  capacity 16.0 GiB  outside gpushare 2.0 GiB" in drawn
+
+
+@pytest.mark.parametrize(
+    ("lines", "footer", "jobs", "more"),
+    [(24, "", 18, 2), (24, "q quit", 16, 4), (60, "q quit", 20, 0), (3, "q", 0, 20)],
+)
+def test_jobs_that_do_not_fit_are_counted(lines: int, footer: str, jobs: int, more: int) -> None:
+    drawn = plain(top.frame("gpushared", node(20), Look(os.terminal_size((100, lines)), footer=footer)))
+    shown = sum("running" in line for line in drawn)
+    counted = [line for line in drawn if line.startswith("and ")]
+    if lines > 3:
+        assert (shown, counted) == (jobs, [f"and {more} more"] if more else [])
+    if footer:
+        assert len(drawn) == lines and drawn[-1] == footer
+
+
+JOB: Any = {"id": "a1", "name": "fit", "user": "ada", "state": "running"}
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (top.View(help=True, note="no"), "any key: back to the jobs"),
+        (top.View(asking=JOB, note="no"), "y/n  ask job fit of ada (a1) to stop?"),
+        (top.View(asking={**JOB, "state": "queued"}), "y/n  take job fit of ada (a1) from the queue?"),
+        (top.View(note="select a job first"), "select a job first"),
+    ],
+)
+def test_the_last_line_is_of_what_was_typed(view: Any, words: str) -> None:
+    assert top.footer(view, 2.0) == words
+
+
+def test_the_selected_job_is_a_bar_across_the_terminal() -> None:
+    status = node(2)
+    for number, one in enumerate(list(status["jobs"])):
+        status["jobs"][number] = {**one, "id": f"a{number}", "name": f"fit-{number}"}
+    lines = top.frame("gpushared", status, Look(os.terminal_size((90, 24)), selected="a1"))
+    bars = {name: "\x1b[7m" in line for line in lines for name in ("fit-0", "fit-1") if name in line}
+    assert bars == {"fit-0": False, "fit-1": True}
+    (bar_of_it,) = [line for line in plain(lines) if "fit-1" in line]
+    assert len(bar_of_it) == 90

@@ -287,3 +287,13 @@ def test_records_of_one_job_do_not_name_it(capsys, monkeypatch):
     records = [{"time": 1.0, "text": "it began\nmore", "name": "fit"}, {"time": 2.0, "text": "", "name": ""}]
     assert said(capsys, explain._print_records, records) == ["12:00:00  it began", "          more", "12:00:00  "]
     assert said(capsys, explain._print_records, records, names=True)[0] == "12:00:00  fit: it began"
+
+
+def test_who_waits_is_told_with_numbers_and_what_to_do(capsys):
+    assert said(capsys, explain._print_waiting, [], None) == []
+    assert said(capsys, explain._print_waiting, [], "nobody waits") == ["nobody waits"]
+    one = {"message": "it waits", "facts": [["free", "1"], ["needed", "2"]], "hint": "stop one"}
+    plain = {"message": "another", "facts": [], "hint": ""}
+    lines = ["it waits", "  free    1", "  needed  2", "hint: stop one", "another"]
+    for none in (None, "nobody waits"):
+        assert said(capsys, explain._print_waiting, [one, plain], none) == lines

@@ -314,3 +314,9 @@ def test_who_only_reads_leaves_no_file(stored, tmp_path):
         assert list(folder.glob("*.lock")) == []
     with cluster_state.opened(None, read_only=False):
         assert len(list(folder.glob("*.lock"))) == 1
+
+
+@pytest.mark.parametrize(("name", "near"), [("visoin", True), ("speech", False), ("vision", False)])
+def test_a_new_queue_with_nearly_the_name_of_another_is_asked_about(stored, capsys, name, near):
+    err = told(capsys, "plan", "--what-if", f"queue: {{name: {name}, quota: 1}}").err
+    assert err == ("gpushare: visoin is a new queue: did you mean vision?\n" if near else "")

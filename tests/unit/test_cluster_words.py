@@ -413,3 +413,62 @@ def test_each_step_of_a_scenario_has_what_was_decided_in_it(capsys):
 def test_whether_blocks_can_be_shown(monkeypatch, encoding, takes):
     monkeypatch.setattr(views, "sys", SimpleNamespace(stdout=SimpleNamespace(encoding=encoding)))
     assert views._says_blocks() is takes
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------
+
+
+def run(*verbs: str, pending: int = 0, refused: int = 0, passed: float = 60.0, failures: Any = ()) -> views.Played:
+    """A simulated run with these decisions."""
+    kinds: Any = {verb: kind for kind, verb in views.VERBS.items()}
+    actions = [(float(number), kinds[verb](*[None] * len(kinds[verb]._fields))) for number, verb in enumerate(verbs)]
+    jobs = {str(number): job(state="pending" if number < pending else "running") for number in range(pending + 2)}
+    tracks = {"vision": SimpleNamespace(times=[0.0, 5.0], values=[0, MICRO])}
+    timeline = SimpleNamespace(
+        lines=lambda most: [f"line {number}" for number in range(min(most, 3))],
+        strips=lambda plain: ["strip" if plain else "blocks"],
+        used=lambda: 1 / 3,
+        passed=passed,
+        end=passed,
+        queues=tracks,
+    )
+    allocator = SimpleNamespace(jobs=jobs)
+    simulation: Any = SimpleNamespace(actions=actions, allocator=allocator, refused=["x"] * refused, timeline=timeline)
+    return views.Played("a run", simulation, list(failures))
+
+
+NONE = "0 starts, 0 evictions, 0 moves, 0 shrinks, 0 jobs left waiting"
+USED = "33.3% of the GPU time used"
+
+
+@pytest.mark.parametrize(
+    ("played", "words"),
+    [
+        (run(), f"{NONE}; {USED}"),
+        (
+            run("start", "start", "evict", "wait", "grow", pending=1),
+            f"2 starts, 1 eviction, 0 moves, 0 shrinks, 1 job left waiting; {USED}",
+        ),
+        (run("move", "shrink", pending=2, passed=0.0), "0 starts, 0 evictions, 1 move, 1 shrink, 2 jobs left waiting"),
+        (run("refuse", refused=2, passed=0.0), NONE.replace("0 jobs", "3 refusals, 0 jobs")),
+        (run(refused=1, passed=0.0), NONE.replace("0 jobs", "1 refusal, 0 jobs")),
+    ],
+)
+def test_what_happened_in_a_run_is_counted(capsys, monkeypatch, played, words):
+    for blocks in (True, False):
+        monkeypatch.setattr(views, "_says_blocks", lambda blocks=blocks: blocks)
+        views.print_played(played, most=0)
+        assert capsys.readouterr().out == f"\n{'blocks' if blocks else 'strip'}\n\n{words}\n"
+    views.print_played(played, most=2)
+    assert capsys.readouterr().out.startswith("a run\n\nline 0\nline 1\n\nstrip\n")
+
+
+def test_a_run_for_programs():
+    found = views.played_json(run("start", "refuse", pending=1, refused=1))
+    assert found["title"] == "a run" and found["failures"] == []
+    assert found["summary"] == {
+        **{"started": 1, "evicted": 0, "moved": 0, "shrunk": 0, "refused": 2, "waiting": 1},
+        **{"used": 0.333333, "end": 60.0},
+    }
+    assert [(one["time"], one["action"]) for one in found["actions"]] == [(0.0, "start"), (1.0, "refuse")]
+    assert found["held"] == {"vision": [(0.0, 0), (5.0, MICRO)]}

@@ -9,7 +9,8 @@ import pytest
 
 from gpushare.doctor import driver, finding
 
-SINCE = driver.NATIVE_LIMITS_SINCE
+SINCE = 615
+"""NVIDIA's driver that has limits of its own, as docs/compare.md says."""
 
 
 def surroundings(version="", *, jobs=()):
@@ -100,3 +101,43 @@ def test_a_file_that_cannot_be_read_is_empty_and_one_that_is_closed_to_us_is_the
         raise PermissionError
 
     assert finding.is_there(SimpleNamespace(exists=closed))
+
+
+def test_a_software_driver_without_settings_is_not_started(monkeypatch):
+    started = []
+    monkeypatch.delenv("GPUSHARE_SIM", raising=False)
+    monkeypatch.setattr(driver.subprocess, "run", lambda *line, **how: started.append(line))
+    assert driver._problem_of_software_driver() == "" and started == []
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "problem"),
+    [
+        (0, "", ""),
+        (0, "a warning\n", ""),
+        (1, "more\n and more\ngpushare software driver: GPUSHARE_SIM: odd\n", "GPUSHARE_SIM: odd"),
+        (1, "\n", ""),
+    ],
+)
+def test_what_is_wrong_with_the_settings_of_the_software_driver_is_its_last_line(monkeypatch, code, said, problem):
+    monkeypatch.setenv("GPUSHARE_SIM", "x")
+    monkeypatch.setattr(driver.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code, stderr=said))
+    assert driver._problem_of_software_driver() == problem
+    monkeypatch.setattr(driver.locate, "detect_driver", lambda: "sim")
+    monkeypatch.setattr(driver, "_has_nvidia_hardware", lambda: False)
+    assert driver.check_driver(surroundings()).state == ("fail" if problem else "warn")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "there"),
+    [("0x10de\n", "0x030200\n", True), ("0x10de\n", "0x020000\n", False), ("0x8086\n", "0x030000\n", False)],
+)
+def test_a_gpu_of_nvidia_without_a_driver_has_the_way_to_it(monkeypatch, vendor, kind, there):
+    files = {"/pci/1/vendor": "0x8086\n", "/pci/1/class": "0x060000\n", "/pci/2/vendor": vendor, "/pci/2/class": kind}
+    monkeypatch.delenv("GPUSHARE_SIM", raising=False)
+    monkeypatch.setattr(driver.locate, "detect_driver", lambda: "sim")
+    monkeypatch.setattr(driver, "Path", lambda _path: SimpleNamespace(glob=lambda _any: ["/pci/1", "/pci/2"]))
+    monkeypatch.setattr(driver, "read", files.get)
+    found = driver.check_driver(surroundings())
+    assert found.state == "warn" and "the software driver stands in" in found.detail
+    assert found.fix == (("sudo modprobe nvidia", "sudo nvidia-modprobe -u") if there else ())

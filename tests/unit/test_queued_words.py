@@ -188,6 +188,22 @@ class TestWaiting:
         seen.close()
         assert service.followed == [(5, "17")] and service.closed == 1
 
+    def test_while_nothing_is_told_it_looks_elsewhere_several_times_a_second(self, monkeypatch):
+        now, looked = [100.0], []
+
+        def waits(_read, _write, _error, seconds):
+            now[0] += seconds
+            return [], [], []
+
+        monkeypatch.setattr(queued.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(queued.select, "select", waits)
+        service = Service(job(state="waiting"), job(state="ended"))
+        seen = queued.until(service, "17", lambda: looked.append(now[0]))
+        assert next(seen)["state"] == "waiting" and looked == []
+        assert next(seen)["state"] == "ended", "a change that was missed is seen after two seconds"
+        assert looked == [100.25 + 0.25 * number for number in range(8)]
+        seen.close()
+
     def test_but_not_longer_than_a_minute_and_each_time_from_the_start(self, monkeypatch):
         now = [100.0]
         monkeypatch.setattr(queued.time, "monotonic", lambda: now[0])
