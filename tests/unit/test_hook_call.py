@@ -86,6 +86,6 @@ def test_no_process_and_no_descriptor_is_left_here(tmp_path: Path) -> None:
 
 def test_what_a_terminal_sends_to_its_callers_session_does_not_reach_it():
     """Neither the hook nor the process that waits for it is in our session."""
-    why = call("cut -d' ' -f6 /proc/$PPID/stat /proc/$$/stat | tr '\\n' ' '; exit 3")
+    why = call("cat /proc/$PPID/stat /proc/$$/stat | sed 's/.*) //' | cut -d' ' -f4 | tr '\\n' ' '; exit 3")
     waits, hook = why.removeprefix("exit status 3: ").split()
     assert str(os.getsid(0)) not in (waits, hook) and waits != hook
