@@ -292,7 +292,7 @@ def test_a_library_that_cannot_be_preloaded(tmp_path, monkeypatch, path, there, 
     if there:
         library.parent.mkdir()
         library.touch()
-    monkeypatch.setattr(spawn, "library", lambda **_: library)
+    monkeypatch.setattr(spawn, "library", lambda turns=False: library.parent / "turns.so" if turns else library)
     if code is None:
         assert spawn.preload({"LD_PRELOAD": "x.so"}) == f"{library}:x.so"
         return

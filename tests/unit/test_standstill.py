@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,19 @@ def test_one_that_is_stopped_for_moments(monkeypatch: pytest.MonkeyPatch) -> Non
     assert next(looks, None) is None
 
 
+def test_one_that_stands_still_is_looked_at_for_a_fifth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [100.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(standstill, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(standstill, "stands_still", lambda pid: True)
+    assert standstill.stays_still(1)
+    assert 0.2 - 1e-9 < now[0] - 100.0 < 0.22 and set(pauses) == {0.01}
+
+
 def test_one_that_has_gone() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -85,6 +99,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("0::/job/a", "job/a/cgroup.events", "populated 1\nfrozen 0\n", "populated 1\nfrozen 1\n"),
         ("0::/job/a", "unified/job/a/cgroup.events", "populated 1\nfrozen 0\n", "populated 1\nfrozen 1\n"),
+        ("0::/cri:x/a:b", "cri:x/a:b/cgroup.events", "populated 1\nfrozen 0\n", "populated 1\nfrozen 1\n"),
         ("6:freezer:/job/a", "freezer/job/a/freezer.state", "THAWED\n", "FROZEN\n"),
         ("6:freezer:/job/a", "freezer/job/a/freezer.state", "THAWED\n", "FREEZING\n"),
     ],
