@@ -71,6 +71,27 @@ def test_what_is_promised_for_later_counts():
     assert gpu.seen[1][1].wanted == 30
 
 
+def test_what_comes_in_time_does_not_count_as_a_promise_too():
+    gpu = Gpu(120)
+    gpu.gives("slow", 0, says=70), gpu.gives("b", 30, says=30), gpu.gives("c", 20)
+    run_hooks(gpu, *ME, 2.0, "why")
+    assert [pressure.wanted for _, pressure in gpu.seen] == [120, 50, 20]
+
+
+def test_who_promises_nothing_has_promised_nothing():
+    gpu = Gpu(1)
+    gpu.gives("a", 0), gpu.gives("b", 0, says=0), gpu.gives("c", 1)
+    run_hooks(gpu, *ME, 2.0, "why")
+    assert [pressure.wanted for _, pressure in gpu.seen] == [1, 1, 1]
+
+
+def test_when_the_time_is_over_none_is_left():
+    gpu = Gpu(1)
+    gpu.gives("a", 1)
+    run_hooks(gpu, *ME, 0.0, "why")
+    assert gpu.seen[0][1].seconds == 0.0
+
+
 def test_what_is_free_already_does_not_count_twice():
     gpu = Gpu(100)
     gpu.gives("a", 50, says=50), gpu.gives("b", 50, says=50), gpu.gives("c", 0)
