@@ -236,6 +236,7 @@ def test_a_python_that_is_gone_or_hangs_cannot(monkeypatch):
     assert kernelspec.can_tell(gone) is False
 
     def hangs(*_, timeout, **__):
+        assert timeout == 30.0, "no longer is the installation kept waiting"
         raise subprocess.TimeoutExpired("python", timeout)
 
     monkeypatch.setattr(kernelspec.subprocess, "run", hangs)

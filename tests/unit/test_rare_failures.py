@@ -311,6 +311,7 @@ def test_links_to_the_driver_that_cannot_be_made(tmp_path, monkeypatch) -> None:
     assert spawn._software_driver(SimpleNamespace(drivers=blocked / "drivers")) == str(ours)
     links = tmp_path / "drivers"
     assert spawn._software_driver(SimpleNamespace(drivers=links)) == str(links)
+    assert (links / "libcuda.so.1").readlink() == ours / "libcuda.so.1"
 
 
 def test_the_users_of_a_process(monkeypatch) -> None:

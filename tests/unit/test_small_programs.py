@@ -279,3 +279,22 @@ def test_a_stream_is_closed_whatever_a_command_does(clock, monkeypatch):
     with pytest.raises(OSError, match="Input/output error"):
         one._follow()
     assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("when", "done"),
+    [
+        (CREATED, [("enter", "/run/api.sock", {"name": "d"}, CONTAINER, 7)]),
+        (OVER, [("leave", "/run/api.sock", CONTAINER)]),
+        ("prestart", []),
+    ],
+)
+def test_a_hook_does_what_its_runtime_calls_it_for(monkeypatch, when, done):
+    did = []
+    state = json.dumps({"id": CONTAINER, "pid": 7})
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: state))
+    monkeypatch.setattr(container_hook, "Client", str)
+    monkeypatch.setattr(container_hook, "enter", lambda *given: did.append(("enter", *given)))
+    monkeypatch.setattr(container_hook, "leave", lambda *given: did.append(("leave", *given)))
+    assert container_hook.main([when, "/run/api.sock", '{"name": "d"}']) == 0
+    assert did == done
