@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,3 +181,28 @@ def test_the_selected_job_is_a_bar_across_the_terminal() -> None:
     assert bars == {"fit-0": False, "fit-1": True}
     (bar_of_it,) = [line for line in plain(lines) if "fit-1" in line]
     assert len(bar_of_it) == 90
+
+
+def test_what_top_answers_is_bold_until_the_next_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, drawn = iter(["k", "n", "q"]), []
+
+    @contextlib.contextmanager
+    def screen() -> Iterator[Any]:
+        yield lambda _seconds: next(keys)
+
+    monkeypatch.setattr(top, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(top, "load_settings", lambda: None)
+    monkeypatch.setattr(top, "find", lambda _settings: SimpleNamespace(client=lambda *_: "client"))
+    monkeypatch.setattr(top, "screen", screen)
+    monkeypatch.setattr(top, "size", lambda: os.terminal_size((90, 24)))
+    monkeypatch.setattr(top, "_ask", lambda: ("node", node(1)))
+    monkeypatch.setattr(top, "headline", lambda _node, _status: "gpushared")
+    monkeypatch.setattr(top, "draw", lambda lines, _room: drawn.append(lines[-1]))
+    assert main(["top"]) == 0
+    assert plain(drawn) == [
+        "h help   q quit   s sort by loan   every 2 s",
+        "select a job first: arrow keys",
+        "h help   q quit   s sort by usage   every 2 s",
+    ]
+    assert ["\x1b[1m" in line for line in drawn] == [False, True, False]
+    assert ["\x1b[2m" in line for line in drawn] == [True, False, True]

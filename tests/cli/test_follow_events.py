@@ -98,3 +98,27 @@ def test_since_a_moment_what_is_known_comes_first_and_nothing_twice(follow):
     assert follow(*since, "-n", "0", known=known, comes=comes)[0] == ["new"]
     assert follow(*since, "--job", "train", known=known, comes=comes)[0] == ["known 1", "known 3", "known 5", "new"]
     assert follow(*since, comes=comes)[0] == ["known 4", "known 5", "new"]
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
+def test_that_there_are_none_is_said_where_no_program_reads(gpushare, environ, monkeypatch, output):
+    monkeypatch.setattr(events, "ask", lambda *_: [])
+    code, out, err = gpushare("events", "-o", output)
+    assert code == 0 and err == ("no events\n" if output == "table" else "")
+    assert (json.loads(out)["records"] == []) if output == "json" else out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", ["12:00:00  e           train: "]),
+        ("one", ["12:00:00  e           train: one"]),
+        ("one\ntwo\nthree", ["12:00:00  e           train: one", " " * 22 + "two", " " * 22 + "three"]),
+    ],
+)
+def test_a_record_of_several_lines_is_told_below_its_first(capsys, monkeypatch, text, lines):
+    monkeypatch.setattr(events._output, "clock", lambda _moment: "12:00:00")
+    events._print(record(1.0, text), "table")
+    assert capsys.readouterr().out.splitlines() == lines
+    events._print(record(1.0, text, name=None), "table")
+    assert capsys.readouterr().out.splitlines() == [line.replace("train: ", "") for line in lines]

@@ -131,5 +131,6 @@ def test_without_a_place_it_is_the_users_and_with_one_that_alone(environ, tmp_pa
 def test_a_kernel_with_an_odd_mark_is_listed_with_question_marks():
     odd = kernelspec.Kernel("k", Path("/k"), {"argv": ["x"], "metadata": {"gpushare": {}}})
     assert kernel._row(odd) == ["k", "?", "?", "k", "/k"]
-    assert kernel._row(kernelspec.Kernel("k", Path("/k"), {"argv": ["x"]})) == ["k", "?", "?", "k", "/k"]
+    unmarked = kernelspec.Kernel("k", Path("/k"), {"argv": ["x"]})
+    assert kernel._row(unmarked) == ["k", "?", "?", "k", "/k"] and kernel._as_json(unmarked) == kernel._as_json(odd)
     assert kernel._as_json(odd) == {"name": "k", "display_name": "k", "directory": "/k", "argv": ["x"]}

@@ -320,3 +320,35 @@ def test_who_only_reads_leaves_no_file(stored, tmp_path):
 def test_a_new_queue_with_nearly_the_name_of_another_is_asked_about(stored, capsys, name, near):
     err = told(capsys, "plan", "--what-if", f"queue: {{name: {name}, quota: 1}}").err
     assert err == ("gpushare: visoin is a new queue: did you mean vision?\n" if near else "")
+
+
+def test_where_a_service_has_the_cluster_no_file_is_made(service, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(cluster, "find", lambda _store: service)
+    file = tmp_path / "c.yaml"
+    file.write_text("queues: [{name: vision, quota: 1}, {name: speech, quota: 1}]\n")
+    found = told(capsys, "apply", str(file))
+    assert found.out.startswith("changed ") and "0 nodes, 1 new queue, 1 changed queue" in found.out
+    assert service.asked == [("change", ["QueueChanged", "QueueAdded"])]
+    assert not list(tmp_path.glob("state/**/*.db"))
+
+
+def test_what_a_changed_file_lets_start_is_told(stored, capsys):
+    told(capsys, "submit", "-q", "vision", "--name", "a", "--gpus", "3")
+    stored.write_text(stored.read_text().replace("name: n1, gpus: 2", "name: n2, gpus: 4"))
+    first, second = told(capsys, "apply", str(stored)).out.splitlines()
+    assert first.startswith("changed ") and second.startswith("start   a ")
+
+
+def test_a_look_at_the_file_is_a_look_at_now(stored, capsys, monkeypatch):
+    told(capsys, "submit", "-q", "vision", "--name", "a", "--gpus", "2", "--min-runtime", "10m")
+    told(capsys, "submit", "-q", "vision", "--name", "b", "--gpus", "2", "--priority", "90")
+
+    def states() -> dict[str, str]:
+        lines = [json.loads(line) for line in told(capsys, "jobs", "-o", "jsonl").out.splitlines()]
+        return {one["job"]["id"]: one["state"] for one in lines}
+
+    assert states() == {"a": "running", "b": "pending"}
+    later = time.time() + 700
+    monkeypatch.setattr(cluster_state, "time", SimpleNamespace(time=lambda: later))
+    assert states() == {"a": "pending", "b": "running"}

@@ -385,6 +385,8 @@ def test_a_number_is_said_as_a_whole(message, text, says):
 def test_paragraphs_are_a_hundred_wide():
     lines = views.wrapped("word\n  " * 60).splitlines()
     assert max(map(len, lines)) <= 100 and len(lines) == 3 and len(lines[0]) > 95
+    assert [len(line) for line in views.wrapped("ab " * 40).splitlines()] == [98, 20]
+    assert [len(line) for line in views.wrapped(f"{'a' * 50} {'b' * 49} c").splitlines()] == [100, 1]
 
 
 def test_jobs_that_never_start_are_told_on_standard_error(capsys):

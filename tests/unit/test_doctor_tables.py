@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gpushare import __version__, doctor
+from gpushare.cli import doctor as command
+from gpushare.cli import main
 from gpushare.doctor import daemon, environment, finding
 from gpushare.doctor.environment import OTHER_INTERPOSERS, PRELOAD_FILE
 from gpushare.doctor.finding import Surroundings
@@ -351,3 +353,22 @@ def test_each_thing_is_looked_at_once(monkeypatch):
         assert (one.driver_version, one.client, one.node) == ("570.1", "client", node)
     assert asked == ["nvml", "node", 5.0]
     assert Surroundings().environ is os.environ
+
+
+@pytest.mark.parametrize(
+    ("words", "looks_at"),
+    [
+        ([], "machine"),
+        (["--cluster"], "cluster None None"),
+        (["--context", "c"], "cluster None c"),
+        (["--kubeconfig", "/k"], "cluster /k None"),
+    ],
+)
+def test_an_access_to_a_cluster_means_the_cluster(monkeypatch, capsys, words, looks_at):
+    looked = []
+    monkeypatch.setattr(command, "_of_machine", lambda: looked.append("machine") or [])
+    monkeypatch.setattr(
+        command, "_of_cluster", lambda kubeconfig, context: looked.append(f"cluster {kubeconfig} {context}") or []
+    )
+    assert main(["doctor", *words]) == 0 and looked == [looks_at]
+    assert main(["doctor", "--fix-hints", *words]) == 0 and capsys.readouterr().err == "nothing to repair\n"
