@@ -234,8 +234,8 @@ class Program:
             return sum(text in line for line in self.lines) >= times or self.lines[-1:] == [""]
 
         with self.news:
-            said_in_time = self.news.wait_for(said, patience)
-        if not said_in_time or sum(text in line for line in self.lines) < times:
+            self.news.wait_for(said, patience)
+        if sum(text in line for line in self.lines) < times:
             raise GpushareError(f"{self.name} should have said {text!r} by now", hint="see `gpushare doctor`")
 
     def ends(self, patience: float = 60.0) -> int:

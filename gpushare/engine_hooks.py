@@ -72,7 +72,7 @@ GENERIC = Engine(relief=(Call(""),), resume=(Call(""),))
 def split(url: str) -> tuple[str, str]:
     """The engine's name and its address: `vllm+http://host:1/` is ("vllm", "http://host:1"). No name: a plain URL."""
     name, plus, rest = url.partition("+")
-    if plus and name.isalnum() and "://" not in name:
+    if plus and name.isalnum():  # else the plus is one of the URL
         return name.lower(), rest.rstrip("/")
     return "", url
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -339,6 +340,17 @@ def test_what_the_demo_ends_with_is_its_status(monkeypatch, tmp_path, worked):
     monkeypatch.setattr(demo_queue, "Stage", Played)
     monkeypatch.setattr(demo_queue, "has_binding", lambda: True)
     assert demo_queue.main() == worked and did == ["start", "play", "clear"]
+
+
+def test_a_line_is_out_before_the_output_of_the_command_that_it_names(stage, monkeypatch):
+    """Also where all of it goes into a file."""
+    done = []
+    output = SimpleNamespace(write=done.append, flush=lambda: done.append("flush"), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(demo_queue.subprocess, "run", lambda line, **how: done.append("run"))
+    stage.show("ps")
+    monkeypatch.undo()
+    assert "".join(done) == "$ gpushare ps\nflushrun"
 
 
 def test_a_command_is_shown_as_it_would_be_typed_and_run_in_the_demos_place(stage, monkeypatch, capsys):

@@ -260,6 +260,17 @@ def test_colours_are_for_terminals(stage, monkeypatch, capsys, tty, no_color, co
     assert capsys.readouterr().out == shown
 
 
+def test_a_line_is_out_before_the_output_of_the_command_that_it_names(stage, monkeypatch):
+    """Also where all of it goes into a file."""
+    done = []
+    output = SimpleNamespace(write=done.append, flush=lambda: done.append("flush"), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(demo.subprocess, "run", lambda line, **how: done.append("run"))
+    stage.show("ps")
+    monkeypatch.undo()
+    assert "".join(done) == "$ gpushare ps\nflushrun"
+
+
 def test_a_command_is_shown_as_it_would_be_typed_and_run_in_the_demos_place(stage, monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(demo.subprocess, "run", lambda line, **how: ran.append((line, how["env"])))

@@ -175,6 +175,7 @@ def test_a_container_is_placed_and_those_that_are_gone_are_displaced():
         ("0::/user.slice/x\n", []),
         (f"0::/machine.slice/libpod-{CONTAINER}.scope/container/below\n", [f"/machine.slice/libpod-{CONTAINER}.scope"]),
         (f"2:memory:/b/{CONTAINER}\n1:cpu:/a/{CONTAINER}\n0::/\n", [f"/a/{CONTAINER}", f"/b/{CONTAINER}"]),
+        (f"0::/cri:x/{CONTAINER}:y/z\n", [f"/cri:x/{CONTAINER}:y"]),
         (f"2:memory:/b/{CONTAINER}\n1:cpu:/b/{CONTAINER}/x\n", [f"/b/{CONTAINER}"]),
     ],
 )
