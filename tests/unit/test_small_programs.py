@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from gpushare import container_hook, follower, start_daemon
+from gpushare import checkpoint, container_hook, follower, start_daemon
 from gpushare.cdi import CREATED, OVER
 from gpushare.errors import DaemonUnreachable, NoSuchJob
 
@@ -299,3 +302,28 @@ def test_a_hook_does_what_its_runtime_calls_it_for(monkeypatch, when, done):
     monkeypatch.setattr(container_hook, "leave", lambda *given: did.append(("leave", *given)))
     assert container_hook.main([when, "/run/api.sock", '{"name": "d"}']) == 0
     assert did == done
+
+
+def test_as_a_program_it_has_its_arguments_and_its_status(tmp_path):
+    line = [sys.executable, "-P", "-m", "gpushare.container_hook", CREATED, str(tmp_path / "api.sock"), '{"name": "d"}']
+    state = json.dumps({"id": CONTAINER, "pid": os.getpid()})
+    done = subprocess.run(line, input=state, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"no daemon listens at {tmp_path}/api.sock" in done.stderr
+
+
+@pytest.mark.parametrize(("module", "exits"), [(follower.SUSPENDER, [0]), (follower.HOOK_RUNNER, [])])
+def test_a_followers_arguments_are_its_job_and_the_daemons_socket(monkeypatch, module, exits):
+    """A suspender ends at once, even if a thread of the driver hangs."""
+
+    def no_driver(*_):
+        raise checkpoint.DriverError("no driver")
+
+    ran, exited = [], []
+    monkeypatch.setattr(checkpoint, "DriverCheckpoints", no_driver)
+    monkeypatch.setattr(follower.Follower, "run", lambda self: ran.append((self.job, str(self.client.api_socket))))
+    monkeypatch.setattr(os, "_exit", exited.append)
+    monkeypatch.setattr(sys, "argv", [module, "j1", "/run/api.sock"])
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    runpy.run_module(module, run_name="__main__")
+    assert ran == [("j1", "/run/api.sock")] and exited == exits
