@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,3 +207,30 @@ def test_what_top_answers_is_bold_until_the_next_key(monkeypatch: pytest.MonkeyP
     ]
     assert ["\x1b[1m" in line for line in drawn] == [False, True, False]
     assert ["\x1b[2m" in line for line in drawn] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("view", "key", "readonly", "change"),
+    [
+        (top.View(selected="a1"), "k", False, {"asking": JOB}),
+        (top.View(selected="a1"), "k", True, {"note": "k is off: --readonly"}),
+        (top.View(), "k", False, {"note": "select a job first: arrow keys"}),
+        (top.View(), "h", False, {"help": True}),
+        (top.View(help=True), "q", False, {"help": False}),
+        (top.View(), "?", False, {"help": True}),
+        (top.View(), "Q", False, {"over": True}),
+        (top.View(), "s", False, {"sort": "loan"}),
+        (top.View("name"), "s", False, {"sort": "usage"}),
+        (top.View(), "a", False, {"sort": "age"}),
+        (top.View(), "x", False, {}),
+        (top.View(selected="a1"), "escape", False, {"selected": None}),
+        (top.View(), "down", False, {"selected": "a1"}),
+        (top.View(note="old"), "x", False, {"note": ""}),
+    ],
+)
+def test_what_a_key_does(view: Any, key: str, readonly: bool, change: dict[str, Any]) -> None:
+    job = {**JOB, "gpus": [], "since": 0.0}
+    wanted = {"asking": job} if "asking" in change else change
+    assert top.press(view, key, [job], readonly=readonly) == replace(view, **wanted)
+    if not readonly:
+        assert top.press(view, key, [job]) == replace(view, **wanted), "only where it is asked for it only watches"

@@ -11,6 +11,7 @@ import pytest
 from fake_api import GIB, UUID, make_job
 
 from gpushare.cli import attach, daemon, logs, queued, resume, run, screen, shim_path, wait
+from gpushare.cli import set as set_command
 from gpushare.follower import OWN_GPUS, SUSPENDER
 
 # ---- other programs that take this one's place ----------------------------------------------------
@@ -484,3 +485,65 @@ def test_a_wait_ends_with_a_key_with_a_signal_or_with_its_time(typed):
     assert screen._wait(wakeup, None, 60.0) == ""
     os.close(wakeup)
     os.close(woken)
+
+
+# ---- `set` ----------------------------------------------------------------------------------------
+
+
+def shown(priority: int, request: int, limit: int) -> dict:
+    gpus = [{"index": index, "request": request * GIB, "limit": limit * GIB} for index in (0, 3)]
+    return {"name": "train", "id": "a1", "priority": priority, "gpus": gpus}
+
+
+@pytest.fixture
+def changing(environ, monkeypatch):
+    """What is asked of the daemon; `note` is what it says beside the change."""
+    one = SimpleNamespace(asked=[], note=None, after=shown(5, 4, 8))
+
+    def change(job, body):
+        one.asked.append((job, body))
+        return {"before": shown(5, 4, 8), "after": one.after, "note": one.note}
+
+    client = SimpleNamespace(find_job=lambda name: {"id": f"id of {name}"}, change=change)
+    monkeypatch.setattr(set_command, "find", lambda _settings: SimpleNamespace(client=lambda: client))
+    return one
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (["--limit", "12Gi"], {"limit": "12Gi", "dry_run": False}),
+        (["--request", "2Gi", "--dry-run"], {"request": "2Gi", "dry_run": True}),
+        (["--priority", "0"], {"priority": 0, "dry_run": False}),
+        (["--request", "25%", "--limit", "max", "--priority", "-3"], None),
+    ],
+)
+def test_what_is_to_change_and_nothing_else_is_asked(gpushare, changing, words, body):
+    assert gpushare("set", "train", *words)[0] == 0
+    ((job, asked),) = changing.asked
+    assert job == "id of train" and (
+        asked == body if body else set(asked) == {"request", "limit", "priority", "dry_run"}
+    )
+
+
+def test_nothing_to_change_asks_nobody(gpushare, changing):
+    code, _, err = gpushare("set", "train", "--dry-run")
+    assert code == 2 and "nothing to change" in err and changing.asked == []
+
+
+def test_what_has_changed_is_told_with_what_it_was(gpushare, changing):
+    assert gpushare("set", "train", "--limit", "8Gi")[1].splitlines() == [
+        "job train (a1)",
+        "  GPU 0     request 4.0 GiB   limit 8.0 GiB",
+        "  GPU 3     request 4.0 GiB   limit 8.0 GiB",
+    ]
+    changing.after, changing.note = shown(7, 2, 12), "it has to give back 1.0 GiB"
+    assert gpushare("set", "train", "--limit", "12Gi", "--dry-run")[1].splitlines() == [
+        "job train (a1) would change",
+        "  priority  5 → 7",
+        "  GPU 0     request 4.0 GiB → 2.0 GiB   limit 8.0 GiB → 12.0 GiB",
+        "  GPU 3     request 4.0 GiB → 2.0 GiB   limit 8.0 GiB → 12.0 GiB",
+        "it has to give back 1.0 GiB",
+    ]
+    told = json.loads(gpushare("set", "train", "--limit", "12Gi", "--json")[1])
+    assert (told["schema"], told["dry_run"], told["after"]["priority"]) == ("gpushare.set/1", False, 7)

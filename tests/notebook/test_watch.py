@@ -163,6 +163,8 @@ def test_a_sigterm_is_excused_once_if_it_is_the_daemons_demand(monkeypatch: pyte
         return SimpleNamespace(story=lambda job: {"story": story}), "a1"
 
     monkeypatch.setattr("gpushare.notebook.watch._find", find)
+    woken: list[float] = []
+    monkeypatch.setattr(Watch, "wake", lambda _self: woken.append(story[-1]["time"]))
     watch = Watch(print)
     for told, excused in (
         ([], False),
@@ -179,6 +181,7 @@ def test_a_sigterm_is_excused_once_if_it_is_the_daemons_demand(monkeypatch: pyte
         story += told
         assert watch.excuses() is excused, story
     assert set(patience) == {2.0}, "a handler of signals waits no longer"
+    assert woken == [2, 4.1, 4.15, 6], "the thread gives memory back at once"
 
     def away(timeout: float = 10.0) -> Any:
         raise DaemonUnreachable("no daemon")
@@ -232,3 +235,13 @@ def test_a_demand_is_met_as_far_as_it_goes(
     assert told[1] == "gpushare: memory is wanted back, and not everything could be given: torch: it failed"
     assert len(told) == (3 if said else 2) and (not said or said in told[2])
     assert watch._asked, "that it is relieved will be told"
+
+
+def test_a_watch_that_is_gone_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    stand_in = SimpleNamespace(eventfd=lambda *_: 99, EFD_CLOEXEC=0, EFD_NONBLOCK=0, close=closed.append)
+    monkeypatch.setattr("gpushare.notebook.watch.os", stand_in)
+    one = Watch(print)
+    assert closed == []
+    del one
+    assert closed == [99]
