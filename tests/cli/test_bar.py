@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cli import main, output, top
+from gpushare.cli import main, output, status, top
 from gpushare.cli.status import bar
 from gpushare.cli.top import Look, _strip
 
@@ -120,11 +120,11 @@ def test_one_picture_on_a_terminal_is_as_wide_as_it_and_has_all_jobs(monkeypatch
 
 
 def test_jobs_of_others_are_dim(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = node(2)
-    mine, theirs = (dict(status["jobs"][0], name=name, uid=uid) for name, uid in (("mine", 7), ("theirs", 8)))
-    status["jobs"] = [mine, theirs]
+    shown = node(2)
+    mine, theirs = (dict(shown["jobs"][0], name=name, uid=uid) for name, uid in (("mine", 7), ("theirs", 8)))
+    shown["jobs"] = [mine, theirs]
     monkeypatch.setattr(top, "os", SimpleNamespace(getuid=lambda: 7, terminal_size=os.terminal_size))
-    lines = top.frame("gpushared", status, Look(os.terminal_size((100, 24))))
+    lines = top.frame("gpushared", shown, Look(os.terminal_size((100, 24))))
     dim = {name: "\x1b[2m" in line for line in lines for name in ("mine", "theirs") if name in line}
     assert dim == {"mine": False, "theirs": True}
 
@@ -174,10 +174,10 @@ def test_the_last_line_is_of_what_was_typed(view: Any, words: str) -> None:
 
 
 def test_the_selected_job_is_a_bar_across_the_terminal() -> None:
-    status = node(2)
-    for number, one in enumerate(list(status["jobs"])):
-        status["jobs"][number] = {**one, "id": f"a{number}", "name": f"fit-{number}"}
-    lines = top.frame("gpushared", status, Look(os.terminal_size((90, 24)), selected="a1"))
+    shown = node(2)
+    for number, one in enumerate(list(shown["jobs"])):
+        shown["jobs"][number] = {**one, "id": f"a{number}", "name": f"fit-{number}"}
+    lines = top.frame("gpushared", shown, Look(os.terminal_size((90, 24)), selected="a1"))
     bars = {name: "\x1b[7m" in line for line in lines for name in ("fit-0", "fit-1") if name in line}
     assert bars == {"fit-0": False, "fit-1": True}
     (bar_of_it,) = [line for line in plain(lines) if "fit-1" in line]
@@ -234,3 +234,49 @@ def test_what_a_key_does(view: Any, key: str, readonly: bool, change: dict[str, 
     assert top.press(view, key, [job], readonly=readonly) == replace(view, **wanted)
     if not readonly:
         assert top.press(view, key, [job]) == replace(view, **wanted), "only where it is asked for it only watches"
+
+
+# ---- `status` -----------------------------------------------------------------------------------------
+
+
+def ailing(state: str, text: str) -> dict[str, str]:
+    return {"state": state, "text": text, "hint": f"mend {text}"}
+
+
+def test_a_gpu_that_ails_has_a_way_out_unless_it_is_only_slower() -> None:
+    gpu: Any = {"index": 3, "health": {"ailments": [ailing("degraded", "a"), ailing("sick", "b")]}}
+    first, second = "GPU 3 is degraded: a", "GPU 3 is sick: b"
+    assert status.ailments(gpu, hints=False) == [first, second, "  hint: mend b"]
+    assert status.ailments(gpu, hints=True) == [first, "  hint: mend a", second, "  hint: mend b"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "jobs", "up", "words"),
+    [
+        ("sim", 1, 59.9, "gpushared 0.1 (software driver), up 59 s, 1 job"),
+        ("nvidia", 0, 3600.0, "gpushared 0.1 (NVIDIA driver), up 1h, 0 jobs"),
+        ("other", 2, 0.0, "gpushared 0.1 (other), up 0 s, 2 jobs"),
+    ],
+)
+def test_the_daemon_in_a_line(driver: str, jobs: int, up: float, words: str) -> None:
+    told: Any = {"daemon": {"version": "0.1", "uptime": up, "jobs": jobs}}
+    assert status.headline(SimpleNamespace(driver=driver), told) == words  # type: ignore[arg-type]
+
+
+def test_reservations_and_the_states_of_jobs_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "clock", lambda _until: "12:00:00")
+    gpus = [{"amount": 4 * GIB, "index": 0}, {"amount": GIB, "index": 2}]
+    kept: Any = {"name": "night", "user": "ada", "gpus": gpus, "until": 0.0}
+    words = "reserved: 4.0 GiB on GPU 0, 1.0 GiB on GPU 2 as night (ada), until"
+    assert status._kept(kept) == f"{words} 12:00:00"
+    assert status._kept({**kept, "until": None}) == f"{words} it is released"
+    jobs: Any = [{"state": state} for state in ("running", "borrowing", "running")]
+    assert status._jobs(jobs) == "jobs: 1 borrowing, 2 running"
+
+
+def test_the_row_of_a_gpu_has_a_cell_for_each_column() -> None:
+    gpu: Any = {**node()["gpus"][0], "name": "H100", "returning": GIB}
+    amounts = ["16.0 GiB", "16.0 GiB", "8.0 GiB", "8.0 GiB", "4.0 GiB", "6.0 GiB", "2.0 GiB"]
+    row = ["0", "H100", *amounts, "ok", "[######++++++!!!.........]"]
+    assert status._row(gpu, wide=False) == row and len(row) == len(status.COLUMNS)
+    assert status._row(gpu, wide=True) == [*row, "1.0 GiB", "GPU-0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from gpushare.cli import dashboard
 from gpushare.dashboard import server
+from gpushare.errors import UsageError
 
 URL = "http://127.0.0.1:7777/#token=x"
 
@@ -110,3 +112,35 @@ def test_the_administrators_page_is_the_daemons(served, gpushare, monkeypatch, o
     monkeypatch.setattr(dashboard, "Client", lambda path: SimpleNamespace(dashboard=lambda: f"http://of{path}"))
     assert gpushare("dashboard", "--admin") == (0, "http://of/run/x\n", "")
     assert not served.asked
+
+
+def test_it_serves_until_then(served, gpushare, monkeypatch):
+    order = []
+
+    async def cleanup():
+        order.append("cleaned")
+
+    async def listen(made, port):
+        return SimpleNamespace(cleanup=cleanup), 7777
+
+    def interrupt():
+        order.append("interrupted")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def url(port):
+        asyncio.get_running_loop().call_soon(interrupt)
+        return URL
+
+    monkeypatch.setattr(server, "listen", listen)
+    monkeypatch.setattr(server, "Server", lambda *_, **__: SimpleNamespace(url=url))
+    assert gpushare("dashboard")[:2] == (0, f"{URL}\n")
+    assert order == ["interrupted", "cleaned"]
+
+
+def test_settings_with_a_mistake_are_told_before_it_serves(served, gpushare, monkeypatch):
+    def wrong():
+        raise UsageError("config.toml: port: 'x' is no number")
+
+    monkeypatch.setattr(dashboard, "load_settings", wrong)
+    code, out, err = gpushare("dashboard")
+    assert (code, out, served.asked) == (2, "", []) and "'x' is no number" in err

@@ -202,6 +202,10 @@ def test_a_moment(text, ago):
     assert NOON - moment(text, NOON, "--since") == ago
 
 
+def test_nothing_is_before_the_beginning_of_time():
+    assert moment("99999d", NOON, "--since") == 0.0
+
+
 @pytest.mark.parametrize("text", ["yesterday", "8 o'clock", "", "2026-13-01", "25:00"])
 def test_no_moment(text):
     with pytest.raises(UsageError) as caught:

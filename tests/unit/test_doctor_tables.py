@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -372,3 +373,33 @@ def test_an_access_to_a_cluster_means_the_cluster(monkeypatch, capsys, words, lo
     )
     assert main(["doctor", *words]) == 0 and looked == [looks_at]
     assert main(["doctor", "--fix-hints", *words]) == 0 and capsys.readouterr().err == "nothing to repair\n"
+
+
+FOUND = [
+    (finding.Check("GS01", "driver", None, ""), finding.Finding("ok", "well")),  # type: ignore[arg-type]
+    (finding.Check("GS02", "library", None, ""), finding.Finding("warn", "old", "renew it", ("a", "b"))),  # type: ignore[arg-type]
+    (finding.Check("GS03", "daemon", None, ""), finding.Finding("skip", "away")),  # type: ignore[arg-type]
+    (finding.Check("GS04", "health", None, ""), finding.Finding("fail", "it\nfails", "mend\nit")),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, 0), (3, 0), (4, 1)])
+def test_what_was_found_is_told_in_three_forms(monkeypatch, capsys, count, status):
+    monkeypatch.setattr(command, "_of_machine", lambda: FOUND[:count])
+    assert main(["doctor"]) == status
+    text = capsys.readouterr().out
+    assert [line.split()[:2] for line in text.splitlines()[1 : count + 1]] == [
+        [check.id, one.state] for check, one in FOUND[:count]
+    ]
+    hints = ["hint: GS02: renew it"] * (count > 1) + ["hint: GS04: mend", "it"] * (count > 3)
+    assert text.splitlines()[count + 1 :] == ([""] if hints else []) + hints
+    assert main(["doctor", "--fix-hints"]) == status
+    fixes = ["# GS02 warn, library: old", "a", "b"] * (count > 1)
+    fixes += ["# GS04 fail, health: it fails", "#   no command repairs it: mend it"] * (count > 3)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == fixes and bool(shown.err) is not bool(fixes)
+    assert main(["doctor", "--json"]) == status
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert len(checks) == count and checks[0] == {
+        **{"id": "GS01", "title": "driver", "state": "ok", "detail": "well", "hint": None, "fix": []}
+    }
