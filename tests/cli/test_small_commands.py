@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fake_api import GIB, UUID, make_job
 
-from gpushare.cli import attach, daemon, logs, queued, resume, run, screen, shim_path, wait
+from gpushare.cli import attach, daemon, docs, logs, queued, resume, run, screen, shim_path, wait
 from gpushare.cli import set as set_command
 from gpushare.follower import OWN_GPUS, SUSPENDER
 
@@ -547,3 +547,28 @@ def test_what_has_changed_is_told_with_what_it_was(gpushare, changing):
     ]
     told = json.loads(gpushare("set", "train", "--limit", "12Gi", "--json")[1])
     assert (told["schema"], told["dry_run"], told["after"]["priority"]) == ("gpushare.set/1", False, 7)
+
+
+# ---- `docs` ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "width"), [(40, 40), (100, 100), (300, 100)])
+def test_a_text_is_as_wide_as_the_terminal_and_no_wider_than_can_be_read(
+    gpushare, environ, monkeypatch, columns, width
+):
+    shown = []
+    monkeypatch.setattr(docs, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(docs._output, "terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr(docs._output, "markdown", lambda text, width: f"{width} {text[:1]}")
+    monkeypatch.setattr(docs.click, "echo_via_pager", shown.append)
+    assert gpushare("docs", "running")[0] == 0 and shown == [f"{width} #"]
+
+
+def test_the_topics_are_listed_and_what_they_are_about_may_go_on_below(gpushare, environ, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(docs._output, "print_table", lambda columns, rows: drawn.append((columns, rows)))
+    assert gpushare("docs")[0] == 0
+    ((columns, rows),) = drawn
+    lines = docs._output.table(columns, rows, 40)
+    assert len(lines) > len(rows) + 1 and not any("…" in line for line in lines)
+    assert "running" in [name for name, _ in rows] and all(about for _, about in rows)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare.cli import cluster, cluster_state, cluster_submit, main
+from gpushare.cli import cluster_views as views
 from gpushare.cli.cluster_state import Served
 from gpushare.cluster import snapshot
 from gpushare.cluster.allocator import Allocator
@@ -352,3 +353,13 @@ def test_a_look_at_the_file_is_a_look_at_now(stored, capsys, monkeypatch):
     later = time.time() + 700
     monkeypatch.setattr(cluster_state, "time", SimpleNamespace(time=lambda: later))
     assert states() == {"a": "pending", "b": "running"}
+
+
+@pytest.mark.parametrize("about", ["", "what it shows, in many words " * 6])
+def test_a_scenario_says_first_what_it_is_about(capsys, tmp_path, about):
+    file = tmp_path / "s.yaml"
+    lines = ["scenario: two jobs", "given:", "  nodes: [{name: n1, gpus: 2, memory: 80Gi}]"]
+    lines += ["  queues: [{name: vision, quota: 2}]", "steps:", "  - when: [{submit: {name: a, queue: vision}}]"]
+    file.write_text("\n".join([lines[0], *([f"about: {about}"] if about else []), *lines[1:]]) + "\n")
+    head, _, steps = told(capsys, "simulate", str(file)).out.partition("\n\n1.")
+    assert head == "two jobs" + (f"\n\n{views.wrapped(about)}" if about else "") and "start" in steps
