@@ -148,6 +148,33 @@ def test_what_each_cause_means_for_who_reads_of_it():
     ]
 
 
+@pytest.mark.parametrize(
+    ("code", "how", "said"),
+    [
+        ("reclaim", "", "stopped to return borrowed memory: 1.0 GiB owed to train (ada)"),
+        ("reclaim", " at 10:00", "stopped at 10:00 to return borrowed memory: 1.0 GiB owed to train (ada)"),
+        ("breach", "", "stopped: it used more memory than its limit"),
+        ("suspend_stuck", " here", "stopped here: it could not be brought back after a suspension"),
+    ],
+)
+def test_an_end_in_one_line(code, how, said):
+    end = {"code": code, "owner": "train", "owner_user": "ada", "asked": GIB, "usage": 2 * GIB}
+    assert killed.stopped(end, how) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("reclaim", "1.0 GiB owed to train (ada)"),
+        ("breach", "used 2.0 GiB"),
+        ("suspend_stuck", "could not be brought back"),
+    ],
+)
+def test_an_end_in_a_column(code, said):
+    end = {"code": code, "owner": "train", "owner_user": "ada", "asked": GIB, "usage": 2 * GIB}
+    assert of(code).brief(end) == said
+
+
 # ---- answers over HTTP ---------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import gpushare
 from gpushare import daemon_link, follower
 from gpushare.daemon_link import Link
 from gpushare.errors import DaemonUnreachable, GpushareError, NoSuchJob
@@ -377,6 +378,7 @@ def test_each_absence_of_the_daemon_is_counted_for_itself(present, clock, said) 
 def test_a_job_without_hooks_and_suspending_loads_nothing_for_it(present, said, monkeypatch) -> None:
     """Each module counts: a program waits for it."""
     monkeypatch.setitem(sys.modules, "gpushare.follower", None)  # to import it would fail
+    monkeypatch.delattr(gpushare, "follower")
     link = linked(present(), said)
     link.job = {"id": "0" * 16, "on_reclaim": ["trim", "term", "kill"]}
     link.start_followers({}, {})
@@ -395,6 +397,7 @@ def test_without_a_daemon_an_end_has_no_outcome(said, clock) -> None:
         (["term", "kill"], {"H": "x"}, []),
         (["suspend"], {}, [("gpushare.suspender", {"A": "1"})]),
         (["hook"], {}, []),
+        (["hook", "suspend"], {}, [("gpushare.suspender", {"A": "1"})]),
         (["hook"], {"H": "x"}, [("gpushare.hook_runner", {"A": "1", "H": "x"})]),
         (
             ["hook", "suspend"],
