@@ -344,6 +344,13 @@ def test_an_output_that_stays_open_keeps_the_demo_from_no_end(says):
     assert one.reader.daemon and one.reader.is_alive()
 
 
+def test_a_program_is_stopped_as_by_ctrl_c(says, monkeypatch):
+    one = says("exec sleep 60")
+    sent, send = [], one.process.send_signal
+    monkeypatch.setattr(one.process, "send_signal", lambda number: sent.append(number) or send(signal.SIGKILL))
+    assert one.stops() == 0 and sent == [signal.SIGINT]
+
+
 def test_one_that_does_not_heed_ctrl_c_is_killed(says, monkeypatch):
     one = says("trap '' INT; echo up; exec sleep 60")
     one.hears("up", patience=20.0)
