@@ -113,6 +113,7 @@ def test_a_job_that_is_being_killed_looks_for_no_daemon(clock, said) -> None:
     one._retry_later()
     assert one.retry_at is None
     assert one.killed_notice == "killed: its loan is needed"
+    assert said == [], "it is told at the end"
 
 
 def test_notices_that_the_program_prints_itself_are_told_with_v_only_and_one_a_second(clock, said) -> None:

@@ -268,10 +268,18 @@ class TestPipe:
     def test_with_a_reader_that_does_not_read_too(self, tmp_path, monkeypatch):
         os.mkfifo(tmp_path / "pipe")
         monkeypatch.setattr(exit_message, "READ_WITHIN", 0.3)
+        writes, write = [], os.write
+
+        def counted(descriptor, data):
+            writes.append(len(data) > 500_000)
+            return write(descriptor, data)
+
+        monkeypatch.setattr(exit_message.os, "write", counted)
         reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
         try:
             with pytest.raises(TimeoutError, match="not read within"):
                 exit_message._write_to_reader(tmp_path / "pipe", b"x" * 1_000_000)
+            assert sum(writes) < 10, "it waits, and does not try again and again"
         finally:
             os.close(reader)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import runpy
 import sys
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare import hook_url
-from gpushare.engine_hooks import engine_of
+from gpushare.engine_hooks import Call, engine_of
 from gpushare.errors import UsageError
 from gpushare.hook_url import Failed, make_calls
 
@@ -328,3 +330,66 @@ def test_as_a_program_it_ends_with_the_reason_of_a_failure(server, monkeypatch, 
     with pytest.raises(SystemExit) as caught:
         runpy.run_module("gpushare.hook_url", run_name="__main__")
     assert str(caught.value.code).startswith("POST http://127.0.0.1:1/free: ")
+
+
+# ---- one request ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """What is asked of the network; `answer`: bytes, or an error that is raised."""
+    one = SimpleNamespace(requests=[], answer=b"done")
+
+    def open_(request, timeout):
+        one.requests.append((request, timeout))
+        if isinstance(one.answer, Exception):
+            raise one.answer
+        return io.BytesIO(one.answer)
+
+    monkeypatch.setattr(hook_url.urllib.request, "build_opener", lambda *_: SimpleNamespace(open=open_))
+    monkeypatch.setattr(hook_url, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    return one
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "method", "data", "headers", "until", "timeout"),
+    [
+        (Call("/a"), None, "POST", b"", {}, 105.0, 5.0),
+        (Call("/a"), {"b": 1}, "POST", b'{"b": 1}', {"Content-type": "application/json"}, 102.5, 2.5),
+        (Call("/a"), {}, "POST", b"{}", {"Content-type": "application/json"}, 102.0, 2.0),
+        (Call("/a", method="GET"), None, "GET", None, {}, 99.0, 0.1),
+    ],
+)
+def test_a_request_has_its_body_and_the_time_that_is_left(opened, call, body, method, data, headers, until, timeout):
+    assert hook_url._request("http://x:1", call, body, until) == b"done"
+    ((request, waited),) = opened.requests
+    assert (request.full_url, request.get_method(), request.data) == ("http://x:1/a", method, data)
+    assert dict(request.headers) == headers and waited == timeout
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(b"", ""), (b" no room\nand more", ", no room"), (b"\xff", ", \ufffd"), (b"x" * 300, f", {'x' * 200}")],
+)
+def test_what_a_server_says_of_an_error_is_told_up_to_its_first_line(opened, body, said):
+    opened.answer = urllib.error.HTTPError("http://x:1/a", 503, "Busy", None, io.BytesIO(body))
+    with pytest.raises(Failed) as caught:
+        hook_url._request("http://x:1", Call("/a"), None, 105.0)
+    assert str(caught.value) == f"POST /a: HTTP 503{said}"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_answer_has_a_megabyte_at_most(opened, more):
+    opened.answer = b"x" * (2**20 + more)
+    if not more:
+        assert len(hook_url._request("http://x:1", Call("/a"), None, 105.0)) == 2**20
+        return
+    with pytest.raises(Failed, match=r"^POST /a: its answer is longer than 1\.0 MiB$"):
+        hook_url._request("http://x:1", Call("/a"), None, 105.0)
+
+
+@pytest.mark.parametrize(("size", "end"), [(100, ""), (101, "...")])
+def test_a_long_answer_is_quoted_up_to_a_hundred_characters(size, end):
+    with pytest.raises(Failed) as caught:
+        hook_url._value(Call("/a"), b"x" * size, "key")
+    assert str(caught.value) == f"POST /a: the answer has no key: {'x' * 100}{end}"
