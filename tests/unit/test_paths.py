@@ -9,6 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,6 +134,27 @@ def test_a_name_that_another_user_has_taken_is_not_used(squatted, tmp_path):
     ]
 
 
+def test_wrappers_that_start_at_the_same_time_use_one_directory(squatted, tmp_path, monkeypatch):
+    """The other one has made it while this one waited for the file."""
+    tmp, environ = squatted
+    other = tmp / "gpushare-0-sim-of-the-other"
+    (tmp_path / "home" / ".local" / "state" / "gpushare").mkdir(parents=True)
+
+    def flock(file, how):
+        assert how == paths.fcntl.LOCK_EX
+        other.mkdir(mode=0o700)
+        Path(file.name).write_text(str(other))
+
+    monkeypatch.setattr(paths.fcntl, "flock", flock)
+    assert own_dir("sim", environ)[0] == other
+
+
+def test_a_name_is_written_down_of_a_directory_that_is_there(squatted):
+    tmp, environ = squatted
+    made = paths._make_elsewhere(tmp / "gpushare-0-sim", environ)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
 def test_a_link_of_another_user_is_taken_as_well(squatted):
     tmp, environ = squatted
     (tmp / "gpushare-0-sim").rmdir()
@@ -226,3 +248,50 @@ def test_a_umask_does_not_take_our_own_rights(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "gpushare").stat().st_mode) == 0o700
+
+
+# ---- what is kept, and what is installed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "driver", "found"),
+    [
+        ({"XDG_STATE_HOME": "/s", "HOME": "/h"}, "nvidia", "/s/gpushare/history/node"),
+        ({"XDG_STATE_HOME": "/s"}, "sim", "/s/gpushare/history-sim/node"),
+        ({"HOME": "/h"}, "nvidia", "/h/.local/state/gpushare/history/node"),
+        ({"XDG_STATE_HOME": "", "HOME": "/h"}, "sim", "/h/.local/state/gpushare/history-sim/node"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/h"}, "nvidia", "/h/.local/state/gpushare/history/node"),
+        ({}, "nvidia", None),
+        ({"HOME": ""}, "nvidia", None),
+        ({"HOME": "relative"}, "nvidia", None),
+    ],
+)
+def test_a_users_history_is_of_this_host_alone(monkeypatch, environ, driver, found):
+    monkeypatch.setattr(paths.os, "uname", lambda: SimpleNamespace(nodename="node"))
+    assert paths.history_dir(driver, environ) == (None if found is None else Path(found))
+
+
+@pytest.mark.parametrize(
+    ("node", "name"), [("a.b", "a.b"), ("../x", "_x"), ("a/b", "a_b"), ("..", "host"), ("", "host")]
+)
+def test_no_name_of_a_host_leads_elsewhere(monkeypatch, node, name):
+    monkeypatch.setattr(paths.os, "uname", lambda: SimpleNamespace(nodename=node))
+    assert paths.history_dir("nvidia", {"HOME": "/h"}) == Path("/h/.local/state/gpushare/history", name)
+
+
+def test_both_libraries_have_one_name():
+    plain, turns = paths.library(), paths.library(turns=True)
+    assert plain.name == turns.name == "libgpushare.so"
+    assert plain == paths.PACKAGE / "lib" / "libgpushare.so" and turns.parent == plain.parent / "turns"
+
+
+def test_a_documents_example_is_found_in_an_installation_or_in_the_source_tree(tmp_path, monkeypatch):
+    installed, tree = tmp_path / "data" / "share" / "gpushare", tmp_path / "tree"
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "data") if name == "data" else None)
+    monkeypatch.setattr(paths, "PACKAGE", tree / "gpushare")
+    for place, name in ((installed, "a.py"), (tree, "a.py"), (tree, "b.py")):
+        (place / "examples").mkdir(parents=True, exist_ok=True)
+        (place / "examples" / name).touch()
+    assert paths.example(Path("examples/a.py")) == installed / "examples" / "a.py"
+    assert paths.example(Path("/here/examples/b.py")) == tree / "examples" / "b.py"
+    assert paths.example(Path("examples/c.py")) is None and paths.example(Path("a.py")) is None
