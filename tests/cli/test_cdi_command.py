@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,17 @@ def test_options_of_the_program_are_its_own(words):
 def test_without_the_library_a_container_is_no_job():
     with pytest.raises(UsageError, match="so --mode is enforce"):
         container.engine_command(["podman", "run", "x"], {}, BEFORE, JOB, INSIDE)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_a_file_is_in_place_at_once_and_open_to_whom_it_should_be_whatever_the_umask(tmp_path, mode):
+    path = tmp_path / "new" / "a.json"
+    before = os.umask(0o077)
+    try:
+        for content in ({"a": 1}, {"b": "x" * 100}, {}):
+            cdi.write_file(path, content, mode)
+            assert json.loads(path.read_text()) == content
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
+    assert [one.name for one in path.parent.iterdir()] == ["a.json"]
