@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import BashComplete
 from fake_api import UUID, make_job
 
-from gpushare.cli import cli
+from gpushare.cli import cli, complete
 from gpushare.cli import completion as script
 from gpushare.env import BY_NAME
 from gpushare.message_catalog import meanings
@@ -168,3 +168,16 @@ def test_a_shell_takes_the_script(environ, shell, tmp_path):
 
 def test_the_script_is_for_the_shells_that_it_says():
     assert script.command.params[0].type.choices == ("bash", "zsh", "fish")
+
+
+def test_a_job_without_a_name_is_offered_by_its_id(busy):
+    busy.jobs["a1a1a1a1a1a1a1a1"]["name"] = "-"
+    assert offered("gpushare set ") == ["a1a1a1a1a1a1a1a1", "b2b2b2b2b2b2b2b2", "c3c3c3c3c3c3c3c3"]
+
+
+def test_reservations_are_offered_with_their_users(environ, monkeypatch):
+    monkeypatch.setattr(complete, "_ask", lambda _question: [{"name": "night", "user": "ada"}])
+    monkeypatch.setattr(complete, "_ask_service", lambda _question: None)
+    for line in ("gpushare release ", "gpushare run --reservation n"):
+        assert offered(line) == ["night"]
+    assert [one.help for one in complete.reservations(None, None, "")] == ["ada"]  # type: ignore[arg-type]

@@ -44,6 +44,10 @@ def test_the_status_is_the_one_that_a_shell_would_give(found, status):
         ({"result": result("failed", 3, "exit status 3")}, "after 5m3s: exit status 3"),
         ({"result": result("failed", 3, "no node")}, "after 5m3s: exit status 3, no node"),
         ({"result": result("done", 0)}, "after 5m3s"),
+        ({"result": result("failed", 0)}, "after 5m3s: exit status 0"),
+        ({"result": result("failed", -1)}, "after 5m3s: signal 1"),
+        ({"result": result("cancelled")}, "after 5m3s"),
+        ({"result": result("evicted", text="no room")}, "after 5m3s: no room"),
         ({"result": result("failed", 3), "started": None}, ": exit status 3"),
         ({"result": result("failed", 3), "ended": None}, ": exit status 3"),
         ({"result": result("failed", 3), "ended": 9.0}, "after 0 s: exit status 3"),
@@ -79,7 +83,7 @@ def test_a_name_of_an_array_stands_for_its_jobs(code):
     def nothing(_name):
         raise UsageError("no", code=code)
 
-    client = SimpleNamespace(job=nothing, jobs=lambda ended: jobs)
+    client = SimpleNamespace(job=nothing, jobs=lambda ended: jobs if ended else [])
     assert [one["id"] for one in queued.named(client, "9")] == ["17", "18"]
     with pytest.raises(UsageError):
         queued.named(client, "8")
@@ -154,6 +158,7 @@ class Service:
         self.answers = list(answers)
         self.followed = []
         self.closed = 0
+        self.over = False
 
     def status(self):
         return {"seq": 5}
@@ -168,7 +173,7 @@ class Service:
             os.close(reader)
             os.close(writer)
 
-        return SimpleNamespace(ended=False, fileno=lambda: reader, read=lambda: [], close=close)
+        return SimpleNamespace(ended=self.over, fileno=lambda: reader, read=lambda: [], close=close)
 
     def job(self, id):
         answer = self.answers.pop(0)
@@ -187,6 +192,15 @@ class TestWaiting:
         assert [next(seen)["state"], next(seen)["state"]] == ["waiting", "ended"]
         seen.close()
         assert service.followed == [(5, "17")] and service.closed == 1
+
+    def test_a_stream_that_has_ended_is_closed_and_followed_anew(self):
+        service = Service(job(state="waiting"), job(state="running"), job(state="ended"))
+        service.over = True
+        seen = queued.until(service, "17")
+        assert [next(seen)["state"] for _ in range(3)] == ["waiting", "running", "ended"]
+        assert (len(service.followed), service.closed) == (3, 2)
+        seen.close()
+        assert service.closed == 3
 
     def test_while_nothing_is_told_it_looks_elsewhere_several_times_a_second(self, monkeypatch):
         now, looked = [100.0], []
@@ -215,3 +229,15 @@ class TestWaiting:
         with pytest.raises(DaemonUnreachable):
             next(seen)
         assert service.answers == [] and service.closed == 1
+
+
+def test_without_a_service_the_command_that_starts_one_is_told(monkeypatch):
+    def none():
+        raise DaemonUnreachable("no service runs here", hint="look at its log")
+
+    monkeypatch.setattr(queued, "need", none)
+    with pytest.raises(DaemonUnreachable, match="no service runs here") as caught:
+        queued.service()
+    assert caught.value.hint is not None and "`gpushare cluster serve --engine local`" in caught.value.hint
+    monkeypatch.setattr(queued, "need", lambda: "client")
+    assert queued.service() == "client"
