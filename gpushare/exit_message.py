@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpushare.api import Job, JobGpu, Killed, Outcome
 from gpushare.errors import render
+from gpushare.file_kinds import is_file, is_there
 from gpushare.killed import cause, owner
 from gpushare.quantity import format_bytes, format_duration
 from gpushare.reasons import Code
@@ -146,7 +147,7 @@ def write_report(
         "outcome": ending.outcome,
     }
     text = json.dumps(report, indent=2) + "\n"
-    if path.exists() and not path.is_file():  # a pipe, /dev/stderr
+    if is_there(path) and not is_file(path):  # a pipe, /dev/stderr
         _write_to_reader(path, text.encode())
         return
     # Replace the file in one step: a scheduler may be reading it.

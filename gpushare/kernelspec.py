@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import GpushareError, NotPermitted, UsageError
+from gpushare.file_kinds import is_there
 
 __all__ = [
     "Kernel",
@@ -208,7 +209,7 @@ def _python(program: str, kernel: Kernel) -> str:
 def install(plan: Plan, data: Path, version: str) -> tuple[Kernel, bool]:
     """Write the kernelspec in one step. Returns the kernel, and whether it replaced one of ours."""
     target = data / "kernels" / check_name(plan.name)
-    replaces = target.is_symlink() or target.exists()
+    replaces = target.is_symlink() or is_there(target)
     if replaces:
         _check_ours(target)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")

@@ -26,6 +26,8 @@ from gpushare.daemon_link import AWAY, FOREVER, RETRY_FIRST, WAITED_FOR, Link, w
 from gpushare.env import Setting, Settings, unknown_variables
 from gpushare.errors import DaemonUnreachable, Facts, GpushareError, Refused, UsageError, render
 from gpushare.exit_message import Ending, exit_message, memory_kills, write_report
+from gpushare.file_kinds import is_directory, is_there
+from gpushare.job_spec import MOST_NAME
 from gpushare.printable import one_line, printable, shortened
 from gpushare.quantity import MAX, NOTHING, Budget, Kind, format_bytes, format_duration
 from gpushare.start_warnings import start_warnings
@@ -391,8 +393,8 @@ def default_name(command: Sequence[str]) -> str:
     if program.startswith("python"):
         script = next((word for word in command[1:] if word.endswith(".py")), None)
         if script:
-            return Path(script).stem
-    return program
+            program = Path(script).stem
+    return program[:MOST_NAME]
 
 
 def write_stderr(text: str) -> None:
@@ -405,11 +407,11 @@ def _check_report(path: Path, *, replace: bool) -> None:
     if replace:
         raise UsageError("--report needs the wrapper to stay, --exec replaces it")
     try:
-        writable = os.access(path if path.exists() else path.absolute().parent, os.W_OK)
+        writable = os.access(path if is_there(path) else path.absolute().parent, os.W_OK)
     except FileNotFoundError:  # the working directory has been removed
         writable = False
-    if path.is_dir() or not writable:
-        why = "it is a directory" if path.is_dir() else "its directory must be there, and yours to write to"
+    if is_directory(path) or not writable:
+        why = "it is a directory" if is_directory(path) else "its directory must be there, and yours to write to"
         raise UsageError(f"cannot write the report to {path}", hint=why)
 
 

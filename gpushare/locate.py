@@ -18,6 +18,7 @@ from gpushare.api import PROTOCOL, Version
 from gpushare.client import Client
 from gpushare.env import Setting, Settings
 from gpushare.errors import DaemonUnreachable, GpushareError, UsageError
+from gpushare.file_kinds import is_directory
 from gpushare.paths import SYSTEM_DIR, SYSTEM_UNITS, Runtime, history_dir, own_dir, user_dir
 from gpushare.start_daemon import Starter, did_not_start
 
@@ -122,7 +123,7 @@ def for_history(settings: Settings) -> Node:
     except DaemonUnreachable as error:
         driver = settings.choice("GPUSHARE_DRIVER")
         left = history_dir(detect_driver() if driver == "auto" else driver, settings.environ)
-        if error.code != "no_daemon" or settings.find("GPUSHARE_SOCKET") or left is None or not left.is_dir():
+        if error.code != "no_daemon" or settings.find("GPUSHARE_SOCKET") or left is None or not is_directory(left):
             raise
     return for_run(settings)
 

@@ -28,6 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushare.errors import NotPermitted, UsageError
+from gpushare.file_kinds import is_directory
 
 __all__ = [
     "SYSTEM_DIR",
@@ -169,7 +170,7 @@ def own_dir(driver: str, environ: Mapping[str, str]) -> tuple[Path, str | None]:
 
 def _usual_dir(driver: str, environ: Mapping[str, str]) -> Path:
     base = environ.get("XDG_RUNTIME_DIR", "")
-    if base and Path(base).is_dir():
+    if base and is_directory(Path(base)):
         return Path(base) / f"gpushare{_suffix(driver)}"
     return TMP / f"gpushare-{os.getuid()}{_suffix(driver)}"
 

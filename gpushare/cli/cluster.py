@@ -26,7 +26,7 @@ import click
 from gpushare.cli import Group, cluster_service, cluster_simulate, cluster_submit
 from gpushare.cli import cluster_views as views
 from gpushare.cli import output as _output
-from gpushare.cli.cluster_state import Served, opened, said_in, stored
+from gpushare.cli.cluster_state import Served, opened, place, said_in, stored
 from gpushare.cluster import scenario
 from gpushare.cluster.allocator import Allocator
 from gpushare.cluster.client import find
@@ -43,6 +43,7 @@ from gpushare.cluster.model import (
 from gpushare.cluster.store import Store, default_path
 from gpushare.cluster.yaml_source import FileError, load, parse
 from gpushare.errors import NoSuchJob, UsageError
+from gpushare.file_kinds import is_there
 from gpushare.nearest import did_you_mean, what_there_is
 from gpushare.quantity import count, format_bytes
 
@@ -93,7 +94,7 @@ def apply(file: Path, store: Path | None) -> None:
     path = store or default_path()
     if wanted.jobs is not None:
         wanted.jobs.refuse("a cluster's file has no jobs", hint="submit them: `gpushare cluster submit`")
-    new = find(store) is None and not path.exists()
+    new = find(store) is None and not is_there(path)
     if new:
         events = _differences(wanted, Allocator(wanted.policy))
         with said_in(file):
@@ -117,8 +118,9 @@ def apply(file: Path, store: Path | None) -> None:
     with opened(store) as changed:
         for line in (*views.lacking(changed.allocator), *views.broken_promises(changed.allocator)):
             _output.echo(f"gpushare: {line}", err=True)
+    where = place(store)
     _output.echo(
-        f"{'made' if new else 'changed'} {path}: {', '.join(counts)}" if events else f"{path} is as {file} says"
+        f"{'made' if new else 'changed'} {where}: {', '.join(counts)}" if events else f"{where} is as {file} says"
     )
     views.print_actions(actions)
 

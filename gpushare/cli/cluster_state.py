@@ -26,13 +26,13 @@ from gpushare.cluster.model import (
     NodeUncordoned,
     Policy,
 )
-from gpushare.cluster.service.lock import writing
+from gpushare.cluster.service.lock import serving, writing
 from gpushare.cluster.snapshot import restore
 from gpushare.cluster.store import Store, default_path
 from gpushare.cluster.yaml_source import FileError
 from gpushare.errors import UsageError
 
-__all__ = ["Cluster", "Served", "opened", "said_in", "stored"]
+__all__ = ["Cluster", "Served", "opened", "place", "said_in", "stored"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -110,6 +110,15 @@ class Served:
             case _:
                 return False
         return True
+
+
+def place(store: Path | None) -> str:
+    """What opened() opens, for people."""
+    path = store or default_path()
+    service = find(store)
+    if service is None or service.api_socket == serving(path):
+        return str(path)
+    return f"the cluster of the service at {service.api_socket}"
 
 
 @contextmanager

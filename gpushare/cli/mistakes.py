@@ -7,6 +7,7 @@ after a command has failed, except `misplaced`, which `run` calls with its progr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from pathlib import Path
 import click
 
 from gpushare.errors import CommandNotExecutable, CommandNotFound, QuantityError, UsageError, render
+from gpushare.file_kinds import is_file
 from gpushare.nearest import ALIKE, nearest
 from gpushare.quantity import Quantity
 
@@ -372,7 +374,8 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
         return _line(["gpushare", *arguments[:at], *words, *arguments[at + 1 :]])
 
     if name.startswith("-") and arguments[at - 1] == "--":
-        return _line(["gpushare", *arguments[: at - 1], *arguments[at:]])
+        ours = _is_option_of_run(name.partition("=")[0])
+        return _line(["gpushare", *arguments[: at - 1], *arguments[at:]]) if ours else "after -- comes the program"
     if " " in name.strip():
         return instead(*shlex.split(name)) if name.count("'") % 2 == 0 and name.count('"') % 2 == 0 else None
     if name in BUILTINS:
@@ -393,12 +396,18 @@ def _program_meant(name: str, arguments: Sequence[str]) -> str | None:
     return instead(close[0]) if close else None
 
 
+def _is_option_of_run(word: str) -> bool:
+    from gpushare.cli import run
+
+    return any(word in param.opts for param in run.command.params)
+
+
 def _script_meant(message: str, arguments: Sequence[str]) -> str | None:
     """The hint for a script that is not executable: start it with its interpreter."""
     for at, word in enumerate(arguments):
         path = Path(word)
         interpreter = _interpreter(path)
-        if interpreter and path.is_file() and message.startswith(f"cannot execute {path}:"):
+        if interpreter and is_file(path) and message.startswith(f"cannot execute {path}:"):
             return _line(["gpushare", *arguments[:at], interpreter, *arguments[at:]])
     return None
 
@@ -412,7 +421,7 @@ def _interpreter(script: Path) -> str | None:
 def _runnable(word: str) -> list[str] | None:
     """The words that start an existing program or script."""
     path = Path(word)
-    if path.is_file() and not (os.access(path, os.X_OK) and "/" in word):
+    if is_file(path) and not (os.access(path, os.X_OK) and "/" in word):
         interpreter = _interpreter(path)
         if interpreter:
             return [interpreter, word]
@@ -423,7 +432,6 @@ def _runnable(word: str) -> list[str] | None:
 def _programs() -> list[str]:
     found: set[str] = set()
     for place in os.get_exec_path():
-        directory = Path(place)
-        if directory.is_dir():
-            found.update(entry.name for entry in directory.iterdir())
+        with contextlib.suppress(OSError):  # it is not there, or closed to us
+            found.update(entry.name for entry in Path(place).iterdir())
     return sorted(found)

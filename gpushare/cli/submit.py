@@ -13,6 +13,7 @@ from gpushare.cli import complete
 from gpushare.cli import output as _output
 from gpushare.env import Setting
 from gpushare.errors import CommandNotFound, QuantityError, UsageError
+from gpushare.file_kinds import is_directory, is_file, is_there
 from gpushare.quantity import Kind, Quantity
 
 AMOUNTS = "write 25%, 20Gi or max"
@@ -185,18 +186,24 @@ def _warn_of_script(command: tuple[str, ...]) -> None:
     """`python tarin.py`: the program is there, its script is not."""
     if Path(command[0]).name.startswith(("python", "bash", "sh")) and len(command) > 1:
         script = command[1]
-        if script.endswith((".py", ".sh")) and not Path(script).exists():
+        if script.endswith((".py", ".sh")) and not is_there(Path(script)):
             _output.note(f"there is no {script} here now; it must be there when the job starts")
 
 
 def _check_log(path: Path) -> None:
     """What would fail when the job starts: its log is opened without following links, and with its user's rights."""
-    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+    if os.path.lexists(path) and (path.is_symlink() or not is_file(path)):
         raise UsageError(f"--log: {path} is no regular file", hint="name another file")
-    there = path if path.exists() else next(folder for folder in path.parents if folder.exists())
-    why = "is no directory" if there != path and not there.is_dir() else "is not yours to write to"
+    there = next(place for place in (path, *path.parents) if is_there(place))
+    why = "is no directory" if there != path and not is_directory(there) else "is not yours to write to"
     if why == "is no directory" or not os.access(there, os.W_OK):
         raise UsageError(f"--log: {path} cannot be written: {there} {why}", hint="name another file")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass  # it is made then
+    except OSError as error:
+        raise UsageError(f"--log: {path} cannot be written: {error.strerror}", hint="name another file") from None
 
 
 def _log(wanted: str | None, cwd: str, environ: Mapping[str, str]) -> str:
@@ -205,14 +212,14 @@ def _log(wanted: str | None, cwd: str, environ: Mapping[str, str]) -> str:
         if not wanted:
             raise UsageError("--log: the name of the file is empty", hint="write --log run-%j.log")
         path = Path(cwd, wanted)
-        if path.is_dir():
+        if is_directory(path):
             raise UsageError(f"--log: {path} is a directory", hint=f"name a file in it: --log {wanted}/%j.log")
         _check_log(path)
         return str(path)
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     away = f"your home directory {home} is not there" if home else "you have no home directory (HOME is not set)"
     if not state.startswith("/"):
-        if not home.startswith("/") or not Path(home).is_dir():
+        if not home.startswith("/") or not is_directory(Path(home)):
             raise UsageError(f"no place for its output: {away}", hint="name one: --log /scratch/logs/%j.log")
         state = f"{home}/.local/state"
     folder = Path(state, "gpushare", "logs")

@@ -296,10 +296,14 @@ def test_a_job_of_another_user_is_not_changed(stage: Stage) -> None:
 def test_a_user_has_only_so_many_jobs(tmp_path) -> None:
     stage = Stage(tmp_path, options=Options(most_jobs=3))
     stage.submit(array=2)
-    with pytest.raises(Refused, match="alice has 2 jobs, and may have 3"):
+    with pytest.raises(Refused, match="alice has 2 jobs and may have 3: 2 more are too many") as refused:
         stage.submit(array=2)
+    assert refused.value.hint == "cancel some, or wait until some have ended"
     stage.submit()
     stage.submit(BOB)
+    with pytest.raises(Refused, match="bob has 1 job and may have 3: 4 more are too many") as refused:
+        stage.submit(BOB, array=4)
+    assert refused.value.hint == "submit 3 at most"
     stage.service.cancel("1", ALICE)
     stage.rounds(5)
     stage.submit()

@@ -14,6 +14,7 @@ from gpushare.cli import cluster_views as views
 from gpushare.cli.cluster_state import Served
 from gpushare.cluster import snapshot
 from gpushare.cluster.allocator import Allocator
+from gpushare.cluster.client import ClusterClient
 from gpushare.cluster.codec import decode_events, encode, plain
 from gpushare.cluster.model import (
     Job,
@@ -363,3 +364,14 @@ def test_a_scenario_says_first_what_it_is_about(capsys, tmp_path, about):
     file.write_text("\n".join([lines[0], *([f"about: {about}"] if about else []), *lines[1:]]) + "\n")
     head, _, steps = told(capsys, "simulate", str(file)).out.partition("\n\n1.")
     assert head == "two jobs" + (f"\n\n{views.wrapped(about)}" if about else "") and "start" in steps
+
+
+def test_a_cluster_is_told_by_its_file_or_by_the_service_of_another_one(monkeypatch, tmp_path):
+    store = tmp_path / "cluster.db"
+    assert cluster_state.place(store) == str(store)
+    monkeypatch.setattr(cluster_state, "default_path", lambda: store)
+    monkeypatch.setattr(cluster_state, "find", lambda _: ClusterClient(tmp_path / "own.sock"))
+    monkeypatch.setattr(cluster_state, "serving", lambda _: tmp_path / "own.sock")
+    assert cluster_state.place(None) == str(store)
+    monkeypatch.setattr(cluster_state, "serving", lambda _: None)
+    assert cluster_state.place(None) == f"the cluster of the service at {tmp_path}/own.sock"

@@ -284,7 +284,10 @@ def meant(name: str, *arguments: str) -> str | None:
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("-x", ("run", "--", "-x", "y"), "did you mean `gpushare run -x y`?"),
+        ("-x", ("run", "--", "-x", "y"), "after -- comes the program"),
+        ("-c", ("run", "--limit", "4Gi", "--", "-c", "y"), "after -- comes the program"),
+        ("-q", ("run", "--", "-q", "y"), "did you mean `gpushare run -q y`?"),
+        ("--limit=4Gi", ("run", "--", "--limit=4Gi", "y"), "did you mean `gpushare run --limit=4Gi y`?"),
         ("python a.py", (), "did you mean `gpushare run python a.py x`?"),
         ("it's a", (), None),
         ('say "a', (), None),

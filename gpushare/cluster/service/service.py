@@ -37,7 +37,7 @@ from gpushare.cluster.service.shown import Shown, ended_job, live_job
 from gpushare.cluster.store import Store
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
 from gpushare.nearest import what_there_is
-from gpushare.quantity import format_duration
+from gpushare.quantity import count, format_duration
 
 __all__ = ["Service"]
 
@@ -134,9 +134,9 @@ class Service(Common):
         had, most = self.work.per_user[caller.uid], self.options.most_jobs
         if had + more > most:
             raise Refused(
-                f"{caller.user} has {had} jobs, and may have {most}",
+                f"{caller.user} has {count(had, 'job')} and may have {most}: {more} more are too many",
                 code="too_many_jobs",
-                hint="cancel some, or wait until some have ended",
+                hint="cancel some, or wait until some have ended" if more <= most else f"submit {most} at most",
             )
 
     def _check_queue(self, queue: str, caller: Caller) -> None:
