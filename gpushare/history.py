@@ -217,11 +217,18 @@ class History:
         return found
 
 
+YEAR_10000 = 253_402_300_800
+"""Its first second. Python's calendar has none from then on."""
+
+
 def _is_record(one: Mapping[str, Any]) -> bool:
     """An api.Record with mentions. Does not use api.fits, which would take most of an answer's time."""
     names = (one.get(key, 0) for key in ("gpu", "job", "name"))
+    time = one.get("time")
     return (
-        isinstance(one.get("event"), str)
+        isinstance(time, float | int)
+        and 0 <= time < YEAR_10000
+        and isinstance(one.get("event"), str)
         and all(name is None or isinstance(name, str) for name in names)
         and isinstance(one.get("text"), str | Text)
         and isinstance(one.get("facts"), dict)

@@ -22,8 +22,12 @@ def doubts(config: Config) -> list[str]:
 
 
 def _accounts(config: Config) -> Iterator[str]:
-    if config.admin_group and not _is_group(config.admin_group):
-        yield f"$.daemon.admin_group: there is no group {config.admin_group!r} on this machine: only root administers"
+    for place, group, does in (
+        ("$.daemon.admin_group", config.admin_group, "administers"),
+        ("$.placements.group", config.engine_group, "places jobs"),
+    ):
+        if group and not _is_group(group):
+            yield f"{place}: there is no group {group!r} on this machine: only root {does}"
     for table in config.rules.tables:
         for user in sorted(table.users):
             if not _is_user(user):

@@ -8,6 +8,7 @@ import pytest
 from service_stage import ALICE, BOB, GIB, ROOT, Stage
 
 from gpushare.cluster.engines.seam import Unanswered
+from gpushare.cluster.model import Queue, QueueAdded
 from gpushare.cluster.service.driver import Options
 from gpushare.errors import NoSuchJob, NotPermitted, Refused, UsageError
 
@@ -310,6 +311,17 @@ def test_a_user_has_only_so_many_jobs(tmp_path) -> None:
     stage.restart()
     with pytest.raises(Refused):
         stage.submit(array=2)
+    stage.store.close()
+
+
+def test_a_queue_below_one_that_is_not_there_is_not_made_and_the_settings_are_named(tmp_path) -> None:
+    stage = Stage(tmp_path, options=Options(queues_below="users"))
+    with pytest.raises(Refused, match="below 'users', and there is no such queue") as refused:
+        stage.submit()
+    assert "`queues_below`" in str(refused.value.hint)
+    stage.service.change([QueueAdded(Queue("users", None, quota=0))], ROOT)
+    stage.submit()
+    assert stage.service.store.allocator.queues["alice"].parent == "users"
     stage.store.close()
 
 

@@ -18,6 +18,11 @@ from gpushared.config_check import doubts
         ("", []),
         ('[daemon]\nadmin_group = "root"', []),
         ('[daemon]\nadmin_group = "no-such"', ["$.daemon.admin_group: there is no group 'no-such' on this machine"]),
+        ('[placements]\ngroup = "root"', []),
+        (
+            '[placements]\ngroup = "no-such"',
+            ["$.placements.group: there is no group 'no-such' on this machine: only root places jobs"],
+        ),
         ("[policy.users.root]\nmax_jobs = 1\n[policy.users.61001]\nmax_jobs = 1", []),
         ("[policy.users.no-such]\nmax_jobs = 1", ["$.policy.users.no-such: there is no user 'no-such'"]),
         ("[policy.groups.root]\nmax_jobs = 1\n[policy.groups.61001]\nmax_jobs = 1", []),

@@ -19,6 +19,7 @@ from local_stage import GIB, NODE, Stage, alive, kill
 
 from gpushare.cluster.engines.local import force
 from gpushare.cluster.engines.local.keepers import Keepers
+from gpushare.cluster.engines.local.runner import Local
 from gpushare.cluster.engines.local.spool import Folder, Key, boot_id
 from gpushare.cluster.engines.runner import Context
 from gpushare.cluster.engines.seam import Accepted, Busy, Deposed, Evict, Gone, Refused, Start, Unanswered
@@ -602,6 +603,12 @@ def test_a_folder_that_never_became_whole_is_removed(stage) -> None:
 def test_two_services_never_run_one_directory(stage) -> None:
     with pytest.raises(UsageError, match="another service runs the tasks"):
         type(stage.runner)(Context({}, time.time, stage.queue, (), False))
+
+
+def test_a_driver_that_there_is_not_is_refused_before_anything_starts(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"\[local\]: there is no driver 'amd'") as refused:
+        Local(Context({"driver": "amd"}, time.time, tmp_path, (), False))
+    assert refused.value.hint == "known are auto, nvidia, sim"
 
 
 def test_a_keeper_sleeps_while_its_program_runs(stage) -> None:

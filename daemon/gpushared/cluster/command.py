@@ -111,6 +111,8 @@ def _service(store: Store, engine: str, settings: Settings, *, system: bool) -> 
     make_private(directory)
     nodes = tuple(view.node for view in store.allocator.nodes.values() if view.alive)
     options = settings.options
+    if options.queues_below and options.queues_below not in store.allocator.queues:
+        log.warning("there is no queue below which users get theirs", extra=facts(queues_below=options.queues_below))
     most = options.max_grace if system else math.inf
     context = Context(settings.engines.get(engine, {}), time.time, directory, nodes, system, most)
     if engine in QUEUE_ENGINES:

@@ -127,6 +127,13 @@ class Service(Common):
             return caller.user
         if not self.options.own_queues:
             raise UsageError("no queue is named", hint=f"name a queue: {', '.join(list(queues)[:8])}")
+        below = self.options.queues_below
+        if below and below not in queues:
+            raise Refused(
+                f"queues of users are made below {below!r}, and there is no such queue",
+                code="no_such_queue",
+                hint="name another queue, or ask an administrator: `queues_below` in the service's settings says so",
+            )
         events.append(self.options.own_queue(caller.user))
         return caller.user
 

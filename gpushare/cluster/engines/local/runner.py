@@ -41,6 +41,7 @@ from gpushare.cluster.engines.seam import (
     Unanswered,
 )
 from gpushare.cluster.model import Place
+from gpushare.env import BY_NAME
 from gpushare.errors import GpushareError, UsageError
 
 __all__ = ["CANNOT", "Local", "make"]
@@ -95,6 +96,9 @@ class Local:
         self._log_size = context.settings.get("log_size", LOG_SIZE)
         if not isinstance(self._log_size, int) or self._log_size < LEAST_LOG:
             raise UsageError(f"[local]: log_size must be a number of bytes, at least {LEAST_LOG}")
+        driver, known = context.settings.get("driver", "auto"), BY_NAME["GPUSHARE_DRIVER"].choices
+        if driver not in known:
+            raise UsageError(f"[local]: there is no driver {driver!r}", hint=f"known are {', '.join(known)}")
         self._clock = context.clock
         self._system = context.system
         self._max_grace = context.max_grace
