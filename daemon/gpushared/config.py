@@ -116,6 +116,8 @@ _RULES: Mapping[str, Callable[[object], Any]] = {
     "idle_release": _most(setting_values.seconds(1.0)),
 }
 
+AMOUNTS_OF_A_JOB = frozenset(("request", "limit"))
+
 NAMED = ("users", "projects", "groups")
 """Tables of policy tables, in the order in which they count."""
 
@@ -152,23 +154,32 @@ class Loaded:
         return "\n".join([*lines, *self._describe_rules()])
 
     def _describe_rules(self) -> list[str]:
-        """The table for all users in full, with its defaults; of the others the keys that they set."""
+        """The table for all users in full, with its defaults; of the others the keys that they set. A request that
+        follows from a limit is told in a comment, and the reverse."""
         said = self.config.rules
         everybody = next((table for table in said.tables if table.path == "$.policy"), Table("$.policy", {}))
-        lines = ["", "[policy]"]
-        for key, default in rules.DEFAULTS.items():
-            stated = key in everybody.values
-            source = f"{said.file}:{everybody.lines.get(key, 1)}" if stated else "default"
-            lines.append(f"{key} = {_write_rule(everybody.values.get(key, default))}  # {source}")
+        values = {**rules.DEFAULTS, **_with_both(everybody)}
+        lines = ["", "[policy]", *(self._rule(everybody, key, values[key]) for key in rules.DEFAULTS)]
         for table in said.tables:
             if table is not everybody:
                 lines += ["", f"[{table.path.removeprefix('$.')}]"]
                 if table.path.startswith("$.policy.projects."):
                     members = sorted(table.users) + [f"@{group}" for group in sorted(table.groups)]
                     lines.append(f"members = [{', '.join(map(_quoted, members))}]")
-                for key, value in table.values.items():
-                    lines.append(f"{key} = {_write_rule(value)}  # {said.file}:{table.lines.get(key, 1)}")
+                lines += [self._rule(table, key, value) for key, value in _with_both(table).items()]
         return lines
+
+    def _rule(self, table: Table, key: str, value: object) -> str:
+        line = f"{key} = {_write_rule(value)}"
+        if key in table.values:
+            return f"{line}  # {self.config.rules.file}:{table.lines.get(key, 1)}"
+        other = {"request": "limit", "limit": "request"}.get(key)
+        return f"# {line}: follows from {other}" if other in table.values else f"{line}  # default"
+
+
+def _with_both(table: Table) -> dict[str, Any]:
+    amounts = table.budget
+    return {**table.values, **({} if amounts is None else {"request": amounts.request, "limit": amounts.limit})}
 
 
 def load(path: Path | None) -> Loaded:
@@ -248,7 +259,10 @@ class _Reader:
                 continue
             tables += [self._named(kind, name, of_name) for name, of_name in named.items()]
         values = self._rules(everybody, ("policy",))
-        values = {key: value for key, value in values.items() if value != rules.DEFAULTS[key]}
+        said = {key for key, value in values.items() if value != rules.DEFAULTS[key]}
+        if said & AMOUNTS_OF_A_JOB:  # one of them alone gives the other
+            said |= AMOUNTS_OF_A_JOB
+        values = {key: value for key, value in values.items() if key in said}
         if values:
             tables.append(Table("$.policy", values, lines=self._lines_of(values, ("policy",))))
         self.values["rules"] = Rules(tuple(one for one in tables if one is not None), str(self._file))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import grp
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpushare.quantity import Kind, Quantity, format_duration
@@ -67,11 +67,12 @@ def _grace(config: Config) -> Iterator[str]:
 
 
 def _maxima(config: Config) -> Iterator[str]:
+    everybody: Mapping[str, Any] = next((one.values for one in config.rules.tables if one.path == "$.policy"), {})
     for table in config.rules.tables:
         for key in ("request", "limit"):
-            given, most = table.values.get(key), table.values.get(f"max_{key}")
+            given, most = getattr(table.budget, key, None), {**everybody, **table.values}.get(f"max_{key}")
             if _above(given, most):
-                yield f"{table.path}: {key} {given} is above max_{key} {most}, which is what jobs get"
+                yield f"{table.path}: {key} {given} is above max_{key} {most}: a job that asks for nothing is refused"
         if _above(table.values.get("max_request"), table.values.get("max_limit")):
             yield f"{_both(table)}: no job may have a limit for its largest request"
 

@@ -321,7 +321,7 @@ def test_a_queue_below_one_that_is_not_there_is_not_made_and_the_settings_are_na
     assert "`queues_below`" in str(refused.value.hint)
     stage.service.change([QueueAdded(Queue("users", None, quota=0))], ROOT)
     stage.submit()
-    assert stage.service.store.allocator.queues["alice"].parent == "users"
+    assert stage.service.store.allocator.queues["alice"].queue.parent == "users"
     stage.store.close()
 
 

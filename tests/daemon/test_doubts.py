@@ -50,6 +50,12 @@ from gpushared.config_check import doubts
             '[policy]\nrequest = 0.5\nmax_request = 0.25\nlimit = "max"',
             ["$.policy: request 0.5 is above"],
         ),
+        (
+            '[policy]\nmax_request = "3Gi"\n[policy.users.root]\nlimit = "6Gi"',
+            ["$.policy.users.root: request 6Gi is above max_request 3Gi: a job that asks for nothing is refused"],
+        ),
+        ('[policy]\nmax_request = "3Gi"\n[policy.users.root]\nlimit = "6Gi"\nrequest = "none"', []),
+        ('[policy]\nmax_request = "3Gi"\n[policy.users.root]\nlimit = "6Gi"\nmax_request = "unlimited"', []),
         ('[policy]\nmax_request = "8Gi"\nmax_limit = "4Gi"', ["$.policy: max_request 8Gi is above max_limit 4Gi"]),
         ('[metrics]\nlisten = "127.0.0.1:9400"', []),
         ('[metrics]\nlisten = "127.9.9.9:9400"', []),

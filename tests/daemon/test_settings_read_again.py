@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpushared import config
+from gpushared.core.rules import Who, budget
 
 PROJECT = '[policy.projects.vision]\nmembers = ["ann", "@lab"]\nmax_jobs = 3\n'
 
@@ -108,3 +109,37 @@ def test_what_is_checked_is_shown_with_where_it_was_said(tmp_path: Path) -> None
     assert f"max_jobs = 4  # {path}:4" in lines and f"max_jobs = 3  # {path}:7" in lines
     assert lines[lines.index("[policy.projects.vision]") + 1] == 'members = ["ann", "@lab"]'
     assert any(one.startswith("claim_timeout = ") and one.endswith("  # default") for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "guaranteed", "most"),
+    [
+        ('limit = "8Gi"', '# request = "8Gi": follows from limit', 'limit = "8Gi"  # {}:2'),
+        ('request = "2Gi"', 'request = "2Gi"  # {}:2', '# limit = "2Gi": follows from request'),
+        ('limit = "max"', 'request = "none"  # default', 'limit = "max"  # default'),
+        ('limit = "8Gi"\nrequest = "none"', 'request = "none"  # {}:3', 'limit = "8Gi"  # {}:2'),
+        ("", 'request = "none"  # default', 'limit = "max"  # default'),
+    ],
+)
+def test_what_is_shown_gives_the_same_budget_when_it_is_read_again(tmp_path: Path, text, guaranteed, most) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f"[policy]\n{text}\n")
+    shown = config.load(path).describe()
+    assert {guaranteed.format(path), most.format(path)} <= set(shown.splitlines()), shown
+    (tmp_path / "again.toml").write_text(shown)
+    who = Who(61001, "ada", frozenset())
+    assert (
+        budget(config.load(tmp_path / "again.toml").config.rules, who, None, None)[0]
+        == (budget(config.load(path).config.rules, who, None, None)[0])
+    )
+
+
+def test_of_a_user_what_follows_is_shown_and_nothing_that_holds_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        '[policy]\nrequest = "2Gi"\n[policy.users.61001]\nlimit = "6Gi"\n[policy.users.61002]\nmax_jobs = 1\n'
+    )
+    lines = config.load(path).describe().splitlines()
+    at, after = lines.index("[policy.users.61001]"), lines.index("[policy.users.61002]")
+    assert sorted(lines[at + 1 : after - 1]) == ['# request = "6Gi": follows from limit', f'limit = "6Gi"  # {path}:4']
+    assert lines[after + 1 :] == [f"max_jobs = 1  # {path}:6"]

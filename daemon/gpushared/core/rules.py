@@ -80,6 +80,13 @@ class Table:
         everybody = not self.users and not self.groups
         return everybody or not self.users.isdisjoint(who.names) or not self.groups.isdisjoint(who.groups)
 
+    @property
+    def budget(self) -> Budget | None:
+        """Of a job that says nothing. None: the table sets neither amount; it sets both if it sets one."""
+        if "request" not in self.values and "limit" not in self.values:
+            return None
+        return Budget.of(self.values.get("request"), self.values.get("limit"))
+
 
 class Said(NamedTuple):
     """The value of a key for a user, and where it comes from."""
@@ -117,9 +124,9 @@ def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | N
     """
     if request is None and limit is None:
         for table in rules.tables:
-            if not table.values.keys().isdisjoint(("request", "limit")) and table.covers(who):
+            if table.budget is not None and table.covers(who):
                 line = table.lines.get("limit") or table.lines.get("request", 1)
-                return Budget.of(table.values.get("request"), table.values.get("limit")), f"{rules.file}:{line}"
+                return table.budget, f"{rules.file}:{line}"
     return Budget.of(request, limit), ""
 
 
