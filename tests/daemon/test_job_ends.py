@@ -444,7 +444,7 @@ def test_a_user_stops_a_job(stage, caplog, now, name) -> None:
     stopper = Stopper(stage.jobs.lifecycle, stage.clients)
     stage.record.main = Handle(9, stage.diary)
     stage.made[1].process.sent = Sent.NOT_THEIRS
-    assert stopper.stop_job(stage.record, "ann", now=now) == (2, 1)
+    assert stopper.stop_job(stage.record, "ann", now=now) == (2, LeftAlone("a", {102: 2}))
     assert stage.jobs.said() == [(name, 101), (name, 102), (name, 9)]
     (notice,) = stage.record.notices
     assert (notice["kind"], notice["text"]) == ("stopped", f"ann stops this job with {name} (`gpushare stop`)")
@@ -453,7 +453,12 @@ def test_a_user_stops_a_job(stage, caplog, now, name) -> None:
     (said,) = [one.facts for one in caplog.records if one.getMessage() == "stopped"]
     assert said == {"job": "a", "name": "train", "by": "ann", "signal": name, "processes": 2}
     stage.record.main = Handle(101, stage.diary)
-    assert stopper.stop_job(stage.record, "ann", now=now) == (1, 1), "its first process has a page: once"
+    reached, _ = stopper.stop_job(stage.record, "ann", now=now)
+    assert reached == 1, "its first process has a page: once"
+    (said, _) = [one.facts for one in caplog.records if one.getMessage() == "left alone"]
+    assert said == {"job": "a", "name": "train", "user": "ada", "pids": [102]}
+    stage.made[1].process.sent = Sent.REACHED
+    assert stopper.stop_job(stage.record, "ann", now=now) == (2, None)
 
 
 # ---- another core -----------------------------------------------------------------------------------

@@ -201,3 +201,8 @@ def test_root_asks_a_users_job_to_stop_and_not_what_it_has_executed(node):
     assert said.endswith("SIGTERM to 0 processes; 1 process left alone: another user's by now")
     assert node.daemon.client.stop(node.job, now=True)["spared"] == 1
     assert alive(node.pid)
+    told = [one for one in node.daemon.client.records() if one["job"] == node.job and one["event"] == "left_alone"]
+    assert [one["text"] for one in told] == [
+        f"process {node.pid} was not signalled: it belongs to another user than the job now"
+    ] * 2, "once for each signal"
+    assert node.daemon.shell.core.counters.left_alone == 2

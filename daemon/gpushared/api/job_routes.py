@@ -126,7 +126,10 @@ class JobRoutes(Routes):
             self.shell.jobs.withdraw(record)
             self.shell.commits.quietly()
         else:
-            reached, spared = self.shell.stopper.stop_job(record, user_name(caller.uid), now=now)
+            reached, left_alone = self.shell.stopper.stop_job(record, user_name(caller.uid), now=now)
+            if left_alone is not None:
+                spared = len(left_alone.pids)
+                self.shell.feed(left_alone)
         return web.json_response({"job": shown, "processes": reached, "spared": spared})
 
     @call("PATCH", "/v1/jobs/{job}", api.Change, body=api_bodies.JobChange)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 from gpushare.history import Stop
 from gpushared.clients.clients import Clients
@@ -13,7 +14,7 @@ from gpushared.gpus.foreign_processes import open_unhooked
 from gpushared.jobs.lifecycle import JobLifecycle
 from gpushared.jobs.registry import JobRecord, killed_facts, stop
 from gpushared.system.logs import facts, log
-from gpushared.system.processes import Sent
+from gpushared.system.processes import Process, Sent
 
 
 class Stopper:
@@ -47,25 +48,33 @@ class Stopper:
         why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
         log.info(kind, extra=facts(**record.who, processes=reached, reason=why))
         spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
-        if not spared:
-            return None
-        if not reached:
+        if spared and not reached:
             self._jobs.told_to_end(record, None)  # its end is not a reclaim's then
-        return LeftAlone(wish.job, {process.pid: ids.get(process) for process in spared})
+        return _left_alone(record, sent, ids)
 
-    def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, int]:
+    def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, LeftAlone | None]:
         """SIGTERM, or SIGKILL if it is to be now, to the job's program and its processes with pages, because the user
-        `by` wants it. Returns how many were reached, and how many belong to another user and were left alone."""
+        `by` wants it. Returns how many were reached, and those that belong to another user and were left alone."""
         number = record.ending.stopping = signal.SIGKILL if now else signal.SIGTERM
         record.notices.put(
             "stopped", f"{by} stops this job with {number.name} (`gpushare stop`)", {"signal": int(number)}
         )
-        processes = [client.process for client in self._clients.of_job(record.id)]
+        clients = self._clients.of_job(record.id)
+        processes = [client.process for client in clients]
         if record.main is not None and not any(record.main.same(one) for one in processes):
             processes.append(record.main)
-        sent = list(stop(record, processes, number).values())
-        reached, spared = sent.count(Sent.REACHED), sent.count(Sent.NOT_THEIRS)
+        sent = stop(record, processes, number)
+        reached = list(sent.values()).count(Sent.REACHED)
         log.info(
             "stopped", extra=facts(job=record.id, name=record.spec.name, by=by, signal=number.name, processes=reached)
         )
-        return reached, spared
+        return reached, _left_alone(record, sent, {client.process: client.id for client in clients})
+
+
+def _left_alone(record: JobRecord, sent: Mapping[Process, Sent], ids: Mapping[Process, int]) -> LeftAlone | None:
+    """None: nobody was."""
+    spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
+    if not spared:
+        return None
+    log.warning("left alone", extra=facts(**record.who, pids=[process.pid for process in spared]))
+    return LeftAlone(record.id, {process.pid: ids.get(process) for process in spared})
