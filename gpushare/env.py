@@ -295,8 +295,14 @@ class Settings:
         return {name: value for name, value in found.items() if value is not None}
 
     def budget(self) -> tuple[Budget, Setting | None, Setting | None]:
-        """The job's budget, and the settings it came from."""
+        """The job's budget, and the settings it came from. In a job the variables tell that job's budget: who says one
+        of the two for a job inside it means neither of those."""
         request, limit = self.find("GPUSHARE_REQUEST"), self.find("GPUSHARE_LIMIT")
+        if "GPUSHARE_JOB" in self.environ and request is not None and limit is not None:
+            if request.name and not limit.name:
+                request = None
+            elif limit.name and not request.name:
+                limit = None
         burst_only = limit is not None and limit.dialect is Dialect.RUNAI
         budget = Budget.of(
             request.quantity() if request else None,

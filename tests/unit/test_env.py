@@ -81,6 +81,24 @@ def test_one_warning_when_variables_disagree_and_none_when_they_agree():
     assert found.warnings == ["GPUSHARE_LIMIT=4Gi (4.0 GiB) and RUNAI_GPU_MEMORY_LIMIT=0.5 disagree: the first counts"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "inside", "found"),
+    [
+        ({"GPUSHARE_LIMIT": "3Gi"}, True, ("3Gi", "3Gi")),
+        ({"GPUSHARE_LIMIT": "1Gi"}, True, ("1Gi", "1Gi")),
+        ({"GPUSHARE_REQUEST": "3Gi"}, True, ("3Gi", "3Gi")),
+        ({"GPUSHARE_REQUEST": "1Gi", "GPUSHARE_LIMIT": "5Gi"}, True, ("1Gi", "5Gi")),
+        ({}, True, ("2Gi", "4Gi")),
+        ({"GPUSHARE_LIMIT": "3Gi"}, False, ("2Gi", "3Gi")),
+        ({"GPUSHARE_REQUEST": "3Gi"}, False, ("3Gi", "4Gi")),
+    ],
+)
+def test_in_a_job_an_option_counts_without_the_variables_of_the_job_around(flags, inside, found):
+    environ = {"GPUSHARE_REQUEST": "2Gi", "GPUSHARE_LIMIT": "4Gi", **({"GPUSHARE_JOB": "ab12"} if inside else {})}
+    budget, _, _ = Settings(flags, environ).budget()
+    assert (budget.request.canonical(), budget.limit.canonical()) == found
+
+
 def test_only_run_ais_limit_alone_guarantees_nothing():
     assert settings({"RUNAI_GPU_MEMORY_LIMIT": "4Gi"}).budget()[0].request.canonical() == "none"
     both = {"RUNAI_GPU_MEMORY_LIMIT": "4Gi", "NVIDIA_GPU_MEMORY_REQUEST": "1024"}
