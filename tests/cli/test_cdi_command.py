@@ -313,7 +313,7 @@ def test_without_the_library_a_container_is_no_job():
 
 @pytest.mark.parametrize("mode", [0o644, 0o600])
 def test_a_file_is_in_place_at_once_and_open_to_whom_it_should_be_whatever_the_umask(tmp_path, mode):
-    path = tmp_path / "new" / "a.json"
+    path = tmp_path / "new" / "deep" / "a.json"
     before = os.umask(0o077)
     try:
         for content in ({"a": 1}, {"b": "x" * 100}, {}):
@@ -323,3 +323,13 @@ def test_a_file_is_in_place_at_once_and_open_to_whom_it_should_be_whatever_the_u
         os.umask(before)
     assert path.stat().st_mode & 0o777 == mode
     assert [one.name for one in path.parent.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("nothing", [{}, {"containerEdits": None}, {"containerEdits": {}}])
+def test_a_gpu_or_a_file_without_edits_of_its_own_adds_none(tmp_path, nothing):
+    edits = {"env": ["A=1"], "mounts": [{"hostPath": "/a"}]}
+    gpus = [{"uuid": "GPU-a", "index": 0}]
+    for of_file, of_gpu in (({"containerEdits": edits}, nothing), (nothing, {"containerEdits": edits})):
+        content = {"kind": container.NVIDIA, **of_file, "devices": [{"name": "GPU-a", **of_gpu}]}
+        (tmp_path / "nvidia.json").write_text(json.dumps(content))
+        assert cdi.described(gpus, [tmp_path]) == {**edits, "cdiVersion": cdi.VERSION}
