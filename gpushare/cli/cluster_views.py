@@ -35,6 +35,7 @@ QUEUES = [
     Column("RUNNING", right=True),
     Column("WAITING", right=True),
 ]
+WIDE_QUEUES = [*QUEUES, Column("SHARE COMES FROM", wrap=True, least=30)]
 NODES = [
     Column("NODE"),
     Column("POOL", spare=2),
@@ -78,7 +79,7 @@ def print_queues(allocator: Allocator, *, wide: bool) -> None:
             str(view.pending),
         ]
         rows.append([*row, share.words] if wide else row)
-    _output.print_table([*QUEUES, Column("SHARE COMES FROM", wrap=True, least=30)] if wide else QUEUES, rows)
+    _output.print_table(WIDE_QUEUES if wide else QUEUES, rows)
     if wide:
         for loan in allocator.loans():
             lender = f"from {loan.lender}" if loan.lender else "that are promised to nobody"

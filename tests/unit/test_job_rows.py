@@ -187,3 +187,10 @@ def test_programs_of_no_job_are_chosen_like_jobs(wanted, user, pids):
 
     gpus = [at(0, ("ada", 1001, 1), ("bob", 1002, 2)), at(1, ("bob", 1003, 3))]
     assert [one["pid"] for _, one in ps._outsiders(gpus, wanted, user)] == pids
+
+
+def test_without_a_word_a_line_has_the_usual_cells():
+    assert {len(row) for one in JOBS for row in ps.rows(one)} == {len([*ps.COLUMNS, ps.COMMAND])}
+    assert {len(row) for one in JOBS for row in ps.rows(one, live=True)} == {
+        len([*ps.COLUMNS, ps.COMPUTING, ps.COMMAND])
+    }
