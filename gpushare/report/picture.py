@@ -88,18 +88,21 @@ def _draw_stack(
     known = _values(of[TOTAL], times, 1) if TOTAL in of else [0.0] * len(times)
     lower = [value * 0 for value in known]  # NaN stays: it is the gap in all layers
     keys = []
-    for name, values, colour in _layers(of, times, kept):
+    for name, values, highest, colour in _layers(of, times, kept):
         upper = [low + (0.0 if math.isnan(value) else value) for low, value in zip(lower, values, strict=True)]
         _fill(place, times, lower, upper, colour)
-        keys.append((_key(name, values), {"facecolor": colour_of(colour)}))
+        keys.append((_key(name, highest), {"facecolor": colour_of(colour)}))
         lower = upper
     place.set_ylim(0, gpu["total"])
     nothing = "no memory is in use" if series else "nothing is known of that time"
     legend(place, keys or [(nothing, {"facecolor": "none"})])
 
 
-def _layers(of: Mapping[str, api.HistorySeries], times: Values, kept: dict[str, int]) -> list[tuple[str, Values, str]]:
-    """(name, values, colour), from the lowest. `kept` has the colour of each job that has one already."""
+def _layers(
+    of: Mapping[str, api.HistorySeries], times: Values, kept: dict[str, int]
+) -> list[tuple[str, Values, Values, str]]:
+    """(name, mean usage, highest usage, colour), from the lowest. `kept` has the colour of each job that has one
+    already."""
     jobs = [(one, _values(one, times, 1)) for id, one in of.items() if id not in (TOTAL, OUTSIDE)]
     jobs = sorted(((one, values) for one, values in jobs if _most(values) > 0), key=lambda one: -_most(one[1]))
     largest = jobs[: STACKED - 1 if len(jobs) > STACKED else STACKED]
@@ -112,19 +115,21 @@ def _layers(of: Mapping[str, api.HistorySeries], times: Values, kept: dict[str, 
             kept[one["job"]] = number
         taken.add(number)
     found = [
-        (one["name"], values, f"job{kept[one['job']]}")
+        (one["name"], values, _values(one, times, 2), f"job{kept[one['job']]}")
         for one, values in sorted(largest, key=lambda one: one[0]["job"])
     ]
     if rest:
-        sums = [
-            sum(value for value in column if not math.isnan(value))
-            for column in zip(*(v for _, v in rest), strict=True)
-        ]
-        found.append((f"{len(rest)} other job{'s' if len(rest) > 1 else ''}", sums, "rest"))
+        name = f"{len(rest)} other job{'s' if len(rest) > 1 else ''}"
+        sums, most = _sums([values for _, values in rest]), _sums([_values(one, times, 2) for one, _ in rest])
+        found.append((name, sums, most, "rest"))
     outside = _values(of[OUTSIDE], times, 1) if OUTSIDE in of else []
     if _most(outside) > 0:
-        found.append(("outside gpushare", outside, "unmanaged"))
+        found.append(("outside gpushare", outside, _values(of[OUTSIDE], times, 2), "unmanaged"))
     return found
+
+
+def _sums(rows: Sequence[Values]) -> Values:
+    return [sum(value for value in column if not math.isnan(value)) for column in zip(*rows, strict=True)]
 
 
 def _draw_job(place: Any, report: Report, series: Sequence[api.HistorySeries], times: Values) -> None:

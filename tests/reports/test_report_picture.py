@@ -64,7 +64,7 @@ def test_a_node_has_a_chart_for_each_gpu_with_its_jobs() -> None:
     first, second = picture.draw(node_report()).axes
     assert first.get_title("left") == "GPU 0  software GPU, 16.0 GiB"
     assert keys(first) == [
-        "train, at most 11.0 GiB",
+        "train, at most 12.0 GiB",
         "server, at most 7.0 GiB",
         "outside gpushare, at most 1.0 GiB",
     ]
@@ -82,7 +82,7 @@ def test_jobs_are_stacked_and_hold_until_they_end() -> None:
 
 
 def test_layers_stand_on_each_other() -> None:
-    """Also where one of them has ended or not begun, and mean use counts, not the highest."""
+    """Also where one of them has ended or not begun. What is drawn is the mean, and the key has the highest."""
     found = [
         series("", [point(SINCE, 6)]),
         series("outside", [point(SINCE, 2, most=5), point(SINCE + 3000, 1, most=9)]),
@@ -98,20 +98,24 @@ def test_layers_stand_on_each_other() -> None:
         {server: (0, 2), outside: (2, 3)},
     ]
     assert keys_and_colours(place) == [
-        ("train, at most 3.0 GiB", train),
-        ("server, at most 2.0 GiB", server),
-        ("outside gpushare, at most 2.0 GiB", outside),
+        ("train, at most 4.0 GiB", train),
+        ("server, at most 9.0 GiB", server),
+        ("outside gpushare, at most 9.0 GiB", outside),
     ]
 
 
 def test_the_rest_of_many_jobs_is_above_them() -> None:
     """As much as they have together where one of them has ended."""
     many = [series(f"{n:016x}", [point(SINCE, 2)], f"j{n}") for n in range(drawing.STACKED - 1)]
-    small = [series(f"{n:016x}", [point(SINCE, 1), *end], f"s{n}") for n, end in ((90, []), (91, [[SINCE + 3600]]))]
+    small = [
+        series(f"{n:016x}", [point(SINCE, 1, most=most), *end], f"s{n}")
+        for n, most, end in ((90, 3, []), (91, 4, [[SINCE + 3600]]))
+    ]
     place = picture.draw(node_report(Client(series=[TOTAL, *many, *small]))).axes[0]
     full = 2 * len(many)
     assert covered(place, SINCE + 1000, GIB)[colour("rest")] == (full, full + 2)
     assert covered(place, SINCE + 5000, GIB)[colour("rest")] == (full, full + 1)
+    assert keys(place)[-1] == "2 other jobs, at most 7.0 GiB"
 
 
 def test_a_time_of_which_nothing_is_known_is_a_gap() -> None:
