@@ -127,3 +127,16 @@ def test_ctrl_z_gives_the_terminal_back_before_it_stops(monkeypatch: pytest.Monk
     monkeypatch.setattr(screen, "os", SimpleNamespace(getpid=lambda: 7, kill=lambda *what: done.append(what)))
     one.pause(signal.SIGTSTP, None)
     assert done == ["left", (7, signal.SIGSTOP)]
+
+
+def test_a_signal_ends_one_wait() -> None:
+    read, write = os.pipe()
+    try:
+        os.set_blocking(read, False)
+        os.write(write, b"\x1c\x1c")
+        assert screen._wait(read, None, 60.0) == ""
+        with pytest.raises(BlockingIOError):
+            os.read(read, 1)
+    finally:
+        os.close(read)
+        os.close(write)
