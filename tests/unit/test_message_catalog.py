@@ -117,6 +117,24 @@ def test_the_numbers_below_a_message_are_its_own() -> None:
     assert found.hint == "raise it"
 
 
+def test_a_line_that_is_no_fact_ends_a_message() -> None:
+    (found,) = messages_in(
+        [
+            "gpushare: cannot allocate 1.0 GiB on GPU 0: over this job's limit",
+            "  limit   2.0 GiB",
+            "epoch 4",
+            "  loss    0.3",
+        ]
+    )
+    assert found.facts == [("limit", "2.0 GiB")] and found.hint is None
+
+
+def test_a_message_of_others_is_shown_from_its_beginning() -> None:
+    error = "CUDA out of memory. Tried to allocate 1.00 GiB."
+    (found,) = messages_in([error])
+    assert (found.message, found.facts, found.count) == (error, [], 1)
+
+
 def test_of_several_messages_of_a_code_the_last_is_shown() -> None:
     lines = [f"gpushare: cannot allocate {n}.0 GiB on GPU 0: over this job's limit\n" for n in range(3)]
     (found,) = messages_in([*lines, "gpushare: no daemon runs on this node"][:3])
