@@ -89,3 +89,10 @@ def test_what_a_terminal_sends_to_its_callers_session_does_not_reach_it():
     why = call("cat /proc/$PPID/stat /proc/$$/stat | sed 's/.*) //' | cut -d' ' -f4 | tr '\\n' ' '; exit 3")
     waits, hook = why.removeprefix("exit status 3: ").split()
     assert str(os.getsid(0)) not in (waits, hook) and waits != hook
+
+
+def test_it_ends_with_the_process_that_waits_for_it(tmp_path: Path):
+    file = tmp_path / "pid"
+    why = call(f"echo $$ > {file}; kill -KILL $PPID; exec sleep 60")
+    assert why == "the process that waits for it was ended"
+    await_end(pid_in(file))
