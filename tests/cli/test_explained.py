@@ -166,6 +166,7 @@ def outcome(**changes) -> dict:
     [
         (outcome(), "ended after 1m1s"),
         (outcome(exit_code=0), "ended after 1m1s, exit 0"),
+        (outcome(duration=3.14159), "ended after 3.1 s"),
         (outcome(exit_code=3, ended=5), "ended after 1m1s, exit 3, at <5>"),
         (outcome(exit_code=3, ended=0), "ended after 1m1s, exit 3"),
         (outcome(signal=11, ended=5), "ended after 1m1s by signal 11, at <5>"),
@@ -297,3 +298,11 @@ def test_who_waits_is_told_with_numbers_and_what_to_do(capsys):
     lines = ["it waits", "  free    1", "  needed  2", "hint: stop one", "another"]
     for none in (None, "nobody waits"):
         assert said(capsys, explain._print_waiting, [one, plain], none) == lines
+
+
+def test_what_happened_last_is_below_the_present_state(capsys):
+    records = [{"time": float(number), "text": f"event {number}", "name": "fit"} for number in range(25)]
+    now = {"gpus": [], "pressure": [], "waiting": [], "records": records}
+    lines = said(capsys, explain._print_now, now)
+    assert [line.partition("event ")[2] for line in lines if "fit: event" in line] == [str(n) for n in range(5, 25)]
+    assert not any("latest events" in line for line in said(capsys, explain._print_now, now | {"records": []}))

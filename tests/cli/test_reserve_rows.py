@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from types import SimpleNamespace
 from typing import Any
 
-from gpushare.cli import output, reserve
+import pytest
+
+from gpushare.cli import main, output, reserve
 
 GIB = 2**30
 
@@ -38,3 +42,17 @@ def test_none_is_said_where_no_program_reads(capsys) -> None:
     reserve._print([])
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no reservations\n")
+
+
+@pytest.mark.parametrize("words", [["--list"], ["--list", "--json"], ["8Gi", "--list"]])
+def test_all_of_the_node_are_listed(monkeypatch, capsys, words) -> None:
+    found = [reservation("night", None, 0, [], 0)]
+    client = SimpleNamespace(reservations=lambda: found)
+    monkeypatch.setattr(reserve, "load_settings", lambda: None)
+    monkeypatch.setattr(reserve, "find", lambda _settings: SimpleNamespace(client=lambda: client))
+    assert main(["reserve", *words]) == 0
+    text = capsys.readouterr().out
+    if "--json" in words:
+        assert json.loads(text) == {"schema": "gpushare.reservations/1", "reservations": found}
+    else:
+        assert [line.split()[1] for line in text.splitlines()] == ["NAME", "night"]

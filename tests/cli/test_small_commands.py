@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fake_api import GIB, UUID, make_job
 
-from gpushare.cli import attach, daemon, docs, logs, queued, resume, run, screen, shim_path, wait
+from gpushare.cli import attach, daemon, docs, logs, queued, resume, run, screen, shim_path, suspend, wait
 from gpushare.cli import set as set_command
 from gpushare.follower import OWN_GPUS, SUSPENDER
 
@@ -572,3 +572,27 @@ def test_the_topics_are_listed_and_what_they_are_about_may_go_on_below(gpushare,
     lines = docs._output.table(columns, rows, 40)
     assert len(lines) > len(rows) + 1 and not any("…" in line for line in lines)
     assert "running" in [name for name, _ in rows] and all(about for _, about in rows)
+
+
+# ---- `suspend` ------------------------------------------------------------------------------------
+
+
+def test_each_job_is_suspended_once_all_are_known_and_told_with_what_comes(gpushare, environ, monkeypatch):
+    asked = []
+
+    def find_job(name):
+        asked.append(("find", name))
+        return {"id": f"id-{name}", "name": name}
+
+    def suspended(job):
+        asked.append(("suspend", job))
+        return {"note": f"{job} goes to host memory"}
+
+    client = SimpleNamespace(find_job=find_job, suspend=suspended)
+    monkeypatch.setattr(suspend, "find", lambda _settings: SimpleNamespace(client=lambda: client))
+    assert gpushare("suspend", "a", "b") == (
+        0,
+        "job a (id-a): id-a goes to host memory\njob b (id-b): id-b goes to host memory\n",
+        "",
+    )
+    assert asked == [("find", "a"), ("find", "b"), ("suspend", "id-a"), ("suspend", "id-b")]

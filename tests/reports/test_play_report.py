@@ -153,3 +153,11 @@ def test_of_a_long_run_the_first_decisions_are_kept_and_the_rest_is_counted(
     (play,) = written(tmp_path, "a1-netapp.yaml")["plays"]
     assert play["decisions"] == whole["decisions"][:10]
     assert play["left_out"] == len(whole["decisions"]) - 10 > 0
+
+
+def test_beside_a_run_that_is_told_step_by_step_the_other_one_is_only_in_the_file(tmp_path: Path) -> None:
+    file, name = tmp_path / "run.html", str(EXAMPLES / "a1-netapp.yaml")
+    done = CliRunner().invoke(command, ["simulate", name, "--report", str(file), "--beside", name])
+    lines = done.output.splitlines()
+    assert done.exit_code == 0 and sum(line.startswith("1. ") for line in lines) == 1
+    assert lines[-1] == f"to look through: {file}" and "drawn to" not in done.output
