@@ -176,6 +176,15 @@ def test_an_older_python_always_has_the_lock(program, monkeypatch):
     assert len(program.called) == 2
 
 
+@pytest.mark.parametrize(
+    "driver", [SimpleNamespace(), SimpleNamespace(devices=None), SimpleNamespace(devices={}), None, 7]
+)
+def test_a_numba_that_has_opened_no_gpu_keeps_nothing_and_that_is_no_problem(program, driver):
+    program.load("numba.cuda", SimpleNamespace())
+    program.load("numba.cuda.cudadrv.driver", SimpleNamespace(driver=driver))
+    assert trim(10) == [] and program.called == ["collect"]
+
+
 def test_numba_frees_what_it_keeps_on_each_gpu(program):
     first, off, last = (Pending(program, name) for name in ("first", "off", "last"))
     off.is_disabled = True
