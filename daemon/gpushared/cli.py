@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads --check-config has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python reports an error at exit
+        return 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.check_config:
         from gpushared.config_check import doubts
 
-        print(loaded.describe())
+        print(loaded.describe(), flush=True)
         cautions = config.cautions(loaded.config) if options.system or loaded.path is not None else []
         for caution in [*cautions, *doubts(loaded.config)]:
             print(f"gpushared: {caution}", file=sys.stderr)

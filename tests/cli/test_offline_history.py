@@ -148,6 +148,11 @@ def test_explain_of_the_past(gpushare, history):
     assert "over_limit" in gpushare("explain", "over_limit")[1], "a code is one without a daemon, too"
 
 
+def test_a_name_is_looked_for_as_a_daemon_keeps_it(gpushare, environ, history):
+    write(history_dir("sim", environ), JOBS, {"time": 1.0, "job": job("e5f6000000000004", "red?[31m")})
+    assert "red?[31m (e5f6000000000004)" in gpushare("explain", "red\x1b[31m")[1]
+
+
 def test_events_of_the_past(gpushare, history):
     code, out, err = gpushare("events")
     assert (code, err) == (0, NOTE)

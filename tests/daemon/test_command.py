@@ -46,6 +46,15 @@ def test_the_sample_file_has_every_setting_at_its_default():
     assert own <= settable, "what the core does not need is there to be set"
 
 
+def test_who_reads_the_first_line_of_check_config_sees_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    line, env = [sys.executable, "-m", "gpushared", "--check-config"], {**os.environ, "PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(line, env=env, stdout=write, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_what_check_config_prints_is_a_config(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text('[reclaim]\ngrace = "20s"\n[memory]\nreserve_least = "1Gi"\n')

@@ -314,6 +314,8 @@ def test_jobs_are_found_by_id_name_or_the_beginning_of_an_id(registry) -> None:
     assert found(registry, "old", everybody) == ["cccc2"], "the last of those that have ended"
     registry.open("dddd1", spec("old", BOB))
     assert found(registry, "old", everybody) == ["dddd1"], "a living one before them"
+    registry.open("eeee1", spec("red?[31m", BOB))
+    assert found(registry, "red\x1b[31m", everybody) == ["eeee1"], "as names are kept"
     assert found(registry, "AAAA", nobody) == ["aaaa1", "aaaa2"] and found(registry, "aaa", nobody) == []
     assert found(registry, "aaaa2", nobody) == ["aaaa2"] and found(registry, "ffff", nobody) == []
 

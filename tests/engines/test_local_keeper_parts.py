@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import subprocess
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,13 +45,54 @@ def test_what_cannot_be_written_is_counted_and_the_rest_goes_on(tmp_path: Path) 
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     log = Log(str(tmp_path / "pipe"), 2**30)
     log.write(b"x" * 2**20)  # more than a pipe holds, and nobody reads
-    assert log.lost == 2**20
-    assert os.read(reader, 2**20)
+    held = len(os.read(reader, 2**20))
+    assert held and log.lost == 2**20 - held, "what was written is not lost"
     log.write(b"again")
-    assert log.lost == 2**20
+    assert log.lost == 2**20 - held
     os.close(reader)
     with pytest.raises(OSError):
         Log(str(tmp_path / "no" / "such"), 10)
+
+
+class FullDisk:
+    """os, on a disk on which nothing more has room."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, _descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_was_lost_is_told_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(str(tmp_path / "log"), 2**20)
+    log.write(b"one\n")
+    log.tell_lost()
+    assert (tmp_path / "log").read_bytes() == b"one\n", "nothing was"
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "os", FullDisk())
+        log.write(b"two\n")
+    log.tell_lost()
+    assert (tmp_path / "log").read_bytes() == b"one\ngpushare: 4 bytes of output could not be written\n"
+
+
+@pytest.mark.parametrize("size", [10, 100, 9_000])
+def test_on_a_disk_that_stays_full_it_is_told_over_the_last_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    log = Log(str(tmp_path / "log"), 2**20)
+    log.write(b"x" * size)
+    monkeypatch.setattr(keeper, "os", FullDisk())
+    log.write(b"y" * 5000)
+    log.tell_lost()
+    found = (tmp_path / "log").read_bytes()
+    assert len(found) == size, "it takes no room"
+    if size == 10:
+        assert found == b"x" * 10, "and does without where there is none"
+        return
+    kept, words = found.split(b"\n")[:2]
+    assert set(kept) == set(b"x")
+    assert words == b"gpushare: %d bytes of output could not be written" % (5000 + size - len(kept))
 
 
 # ---- files ---------------------------------------------------------------------------------------------
@@ -193,8 +234,8 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         one = Keeper({"mark": "m", "grace": 1.0, "time": None})
         os.close(one.wake_read)
         os.close(one.wake_write)
-        written: list[bytes] = []
-        one.log = SimpleNamespace(lost=lost, write=written.append)  # type: ignore[assignment]
+        one.log = Log(str(tmp_path / "log"), 2**20)
+        one.log.lost = lost
         one.status, one.stopping = status, stopping
         for name, value in (("report", report), ("refused.json", refused)):
             if value is not None:
@@ -202,7 +243,9 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         one._conclude()
         end = keeper.read_json("end.json")
         assert abs(end.pop("time") - time.time()) < 60
-        assert written == ([b"gpushare: %d bytes of output could not be written\n" % lost] if lost else [])
+        said = b"gpushare: %d bytes of output could not be written\n" % lost if lost else b""
+        assert (tmp_path / "log").read_bytes() == said
+        (tmp_path / "log").unlink()
         return end["kind"], end["exit"], end["why"], end["node"]
 
     return ending

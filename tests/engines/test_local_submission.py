@@ -165,6 +165,7 @@ def test_a_grace_above_the_most_is_for_root_alone() -> None:
     assert refused(record(uid=65534, grace=60.0), system=True) is None
     said = refused(record(uid=65534, grace=61.0), system=True)
     assert said is not None and said.startswith("a grace of 1m1s is more than 1m, the most here; --grace 1m, or")
+    assert "; --grace 20s, or" in (refused(record(uid=65534, grace=61.0), 20.0, system=True) or ""), "one word"
 
 
 def test_users_and_directories_that_are_not_there() -> None:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpushare.api import LEAST_OF_AN_ID
-from gpushare.job_spec import JobSpec
+from gpushare.job_spec import MOST_NAME, JobSpec
 from gpushare.reasons import Reason
 from gpushared.core.visibility import Viewer
 from gpushared.jobs.ending import Ending
@@ -26,7 +26,7 @@ from gpushared.jobs.totals import Totals
 from gpushared.limits.backlog import Backlog
 from gpushared.limits.byte_budget import ByteBudget, bytes_of
 from gpushared.system.epoll import Epoll
-from gpushared.system.processes import Process, Sent, is_stopped
+from gpushared.system.processes import Process, Sent, is_stopped, printable
 
 ENDED_KEPT = 256
 """Ended jobs in memory. If there are more, the user who has the most of them loses the oldest."""
@@ -164,6 +164,7 @@ class JobRegistry:
         exact = self._records.get(name)
         if exact is not None:
             return [exact]
+        name = printable(name, MOST_NAME)  # as names are kept
         named = [one for one in self._records.values() if one.spec.name == name and viewer.sees_name(one.spec.uid)]
         if not viewer.may_see_all:
             named = [one for one in named if one.spec.uid == viewer.uid] or named

@@ -21,7 +21,7 @@ def check(record: Record, max_grace: float, *, system: bool) -> None:
         most = format_duration(max_grace)
         raise UsageError(
             f"a grace of {format_duration(launch.grace)} is more than {most}, the most here",
-            hint=f"--grace {most}, or ask an administrator: `max_grace` in the service's settings",
+            hint=f"--grace {most.replace(' ', '')}, or ask an administrator: `max_grace` in the service's settings",
         )
     if system:
         try:

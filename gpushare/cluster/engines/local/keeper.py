@@ -202,21 +202,40 @@ class Log:
         try:
             if self.size and self.size + len(data) > self.most // 2:
                 self._turn_over()
-            self._write(data)
+            while data:
+                written = os.write(self.descriptor, data)
+                self.size += written
+                data = data[written:]
         except OSError:
             self.lost += len(data)  # the program is more important than its output
 
-    def _write(self, data: bytes) -> None:
-        while data:
-            written = os.write(self.descriptor, data)
-            self.size += written
-            data = data[written:]
+    def tell_lost(self) -> None:
+        """At its end. On a disk that is full that is written over the last bytes, which takes no more room."""
+        lost = self.lost
+        if not lost:
+            return
+        self.write(said_of_lost(lost))
+        if self.lost == lost:
+            return
+        text = b"\n" + said_of_lost(lost + 1 + len(said_of_lost(lost)))
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                size = os.fstat(descriptor).st_size
+                if size >= len(text):
+                    os.pwrite(descriptor, text, size - len(text))
+            finally:
+                os.close(descriptor)
 
     def _turn_over(self) -> None:
         Path(self.path).replace(f"{self.path}.1")
         os.close(self.descriptor)
         self.descriptor = -1
         self._open()
+
+
+def said_of_lost(count: int) -> bytes:
+    return f"gpushare: {count} bytes of output could not be written\n".encode()
 
 
 # ---- the keeper --------------------------------------------------------------------------------------
@@ -455,8 +474,7 @@ class Keeper:
     def _conclude(self) -> None:
         report = read_json("report") or {}
         refused = read_json("refused.json")
-        if self.log.lost:
-            self.log.write(f"gpushare: {self.log.lost} bytes of output could not be written\n".encode())
+        self.log.tell_lost()
         code = self._exit_code(report)
         if self.stopping is not None:
             kind, words = self.stopping
