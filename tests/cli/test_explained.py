@@ -287,7 +287,8 @@ def test_records_of_one_job_do_not_name_it(capsys, monkeypatch):
     monkeypatch.setattr(output, "clock", lambda _moment: "12:00:00")
     records = [{"time": 1.0, "text": "it began\nmore", "name": "fit"}, {"time": 2.0, "text": "", "name": ""}]
     assert said(capsys, explain._print_records, records) == ["12:00:00  it began", "          more", "12:00:00  "]
-    assert said(capsys, explain._print_records, records, names=True)[0] == "12:00:00  fit: it began"
+    named = said(capsys, explain._print_records, records, names=True)
+    assert (named[0], named[-1]) == ("12:00:00  fit: it began", "12:00:00  "), "what is of no job names none"
 
 
 def test_who_waits_is_told_with_numbers_and_what_to_do(capsys):
@@ -305,4 +306,20 @@ def test_what_happened_last_is_below_the_present_state(capsys):
     now = {"gpus": [], "pressure": [], "waiting": [], "records": records}
     lines = said(capsys, explain._print_now, now)
     assert [line.partition("event ")[2] for line in lines if "fit: event" in line] == [str(n) for n in range(5, 25)]
+    assert any("latest events" in line for line in lines)
     assert not any("latest events" in line for line in said(capsys, explain._print_now, now | {"records": []}))
+
+
+def test_a_gpu_that_ails_is_told_with_what_to_do(capsys):
+    ailments = [{"state": "degraded", "text": "it is slow", "hint": "cool it"}]
+    amounts = dict.fromkeys(("usage", "lent", "unmanaged", "returning", "free", "capacity"), 0)
+    sick = {
+        **amounts,
+        "index": 3,
+        "name": "H100",
+        "uuid": "GPU-3",
+        "health": {"state": "degraded", "ailments": ailments},
+    }
+    lines = said(capsys, explain._print_now, {"gpus": [sick], "pressure": [], "waiting": [], "records": []})
+    text = " ".join(" ".join(lines).split())
+    assert "GPU 3 is degraded: it is slow hint: cool it no job waits for memory" in text
