@@ -50,7 +50,7 @@ def main() -> int:
 def lost_nothing(output: str) -> bool:
     """Whether the second attempt of a run began at the step at which the first was stopped."""
     saved = re.search(r"stopped at step (\d+), saved", output)
-    return saved is not None and output.count(f"from step {saved[1]}\n") == 1  # twice: it had made no step
+    return saved is not None and int(saved[1]) > 0 and output.count(f"from step {saved[1]}\n") == 1
 
 
 class Stage:

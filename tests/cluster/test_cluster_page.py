@@ -76,5 +76,5 @@ def test_the_jobs_that_are_shown_run_on_the_example_cluster(tmp_path, capsys) ->
     assert main(["cluster", "submit", str(tmp_path / "jobs.yaml"), *store]) == 0
     out, err = capsys.readouterr()
     started = [line.split()[1] for line in out.splitlines() if line.startswith("start")]
-    assert sorted(started) == ["gang", "notebook", "sweep-1", "sweep-2", "sweep-3", "train", "tuner"]
+    assert sorted(started) == ["gang", "notebook", "resnet", "sweep-1", "sweep-2", "sweep-3", "tuner"]
     assert err == ""

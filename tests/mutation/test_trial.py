@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_what_hangs_or_dies_is_told_by_the_test_that_ran(tmp_path, monkeypatch, 
         if found != trial.NOT_BEGUN:
             break
     assert found == test
+
+
+def test_a_thread_that_a_failed_test_has_left_is_not_waited_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(trial, "LEAVE", 0.5)
+    text = "import threading\ndef test(): threading.Thread(target=threading.Event().wait).start(); assert False\n"
+    began = time.monotonic()
+    assert (
+        written(tmp_path, text)._first_failure([f"{FOLDER}/test_written.py::test"]) == f"{FOLDER}/test_written.py::test"
+    )
+    assert time.monotonic() - began < trial.PATIENCE
 
 
 @pytest.mark.parametrize("fails", [{1}, {1, 2}, {1, 2, 3}], ids=["once", "without the change too", "each time"])

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import xml.etree.ElementTree
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ PATIENCE = 60.0
 """Seconds on top of that, for the start of pytest and of the tests' own builds,"""
 PATIENCE_OF_A_TEST = 20.0
 """and for a test of no length."""
+LEAVE = 10.0
+"""Seconds from pytest's report to its end."""
 TIMES = 3
 """How often a failure has to come and go with the change, if the test is not known to run its line: a test that fails
 now and then fails so by chance."""
@@ -151,7 +154,7 @@ class Bench:
                 start_new_session=True,
             )
             try:
-                code = process.wait(PATIENCE + SLOWER * sum(times.values()))
+                code = _code_of(process, PATIENCE + SLOWER * sum(times.values()), report)
             except subprocess.TimeoutExpired:
                 return _last_started(started) or NOT_BEGUN
             finally:
@@ -161,6 +164,20 @@ class Bench:
             if code == pytest.ExitCode.OK:
                 return None
             return _failed_in(report, tests) or _last_started(started) or f"(pytest ended with {code})"
+
+
+def _code_of(process: subprocess.Popen[bytes], patience: float, report: Path) -> int:
+    """Its exit status. A test that has failed may leave a thread behind for which pytest waits after it has written its
+    report: then that of failed tests. Raises TimeoutExpired."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return process.wait(min(LEAVE, max(0.0, until - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if report.exists() and time.time() - report.stat().st_mtime >= LEAVE:
+                return pytest.ExitCode.TESTS_FAILED
+            if time.monotonic() >= until:
+                raise
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -214,7 +214,7 @@ class TestPipe:
             time.sleep(0.1)
             got.append(pipe.read_bytes())
 
-        reader = threading.Thread(target=read)
+        reader = threading.Thread(target=read, daemon=True)  # else it holds a run that has failed
         reader.start()
         exit_message._write_to_reader(pipe, b"x" * 200_000)
         reader.join(10)
