@@ -115,6 +115,7 @@ def test_of_long_files_the_end_and_whether_that_leaves_something_out(tmp_path, m
         '{"time": 5',
         '{"time": x}',
         json.dumps(record(1e18)),
+        json.dumps(record(5.0))[:-1] + ', "time": "noon"}',
         json.dumps(record(253_402_300_800.0)),
         json.dumps(record(5.0, event=7)),
         json.dumps(record(5.0, gpu=7)),
