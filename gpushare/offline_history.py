@@ -17,6 +17,7 @@ from gpushare.history import History, told
 from gpushare.locate import find
 from gpushare.nearest import did_you_mean
 from gpushare.paths import SYSTEM_HISTORY, Runtime, history_dir
+from gpushare.printable import kept
 
 __all__ = ["OfflineHistory", "ask"]
 
@@ -47,7 +48,7 @@ class OfflineHistory:
     def find_job(self, name: str) -> api.Job:
         """The job with this id, name (the latest), or beginning of an id. Raises NoSuchJob or UsageError (several)."""
         jobs = self.jobs()
-        name = "".join(one if one.isprintable() else "?" for one in name)  # as the daemon keeps names
+        name = kept(name)
         found = [job for job in jobs if job["id"] == name] or [job for job in jobs if job["name"] == name][-1:]
         if not found and len(name) >= api.LEAST_OF_AN_ID:
             found = [job for job in jobs if job["id"].startswith(name.lower())]

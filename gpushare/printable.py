@@ -6,7 +6,7 @@ administrator's screen. All text for a terminal passes through `printable`; JSON
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable", "shortened"]
+__all__ = ["kept", "one_line", "printable", "shortened"]
 
 
 def one_line(text: str) -> str:
@@ -25,6 +25,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def kept(name: str) -> str:
+    """A name as a daemon keeps it: with a question mark for each unsafe character."""
+    return name if name.isprintable() else "".join(one if one.isprintable() else "?" for one in name)
 
 
 def shortened(command: list[str], most: int) -> list[str]:

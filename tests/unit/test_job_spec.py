@@ -100,7 +100,7 @@ def test_a_job_of_which_little_is_said_is_on_one_gpu_lends_and_may_be_stopped():
 
 
 def test_the_options_of_a_notebooks_kernel():
-    """Its steps and times are those of whoever starts it."""
+    """The program that starts it chooses its steps and times."""
     found = {name for name, option in OPTIONS.items() if option.for_kernels}
     assert found == {"request", "limit", "priority", "grace", "lend", "compute"}
 

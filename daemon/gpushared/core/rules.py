@@ -124,9 +124,10 @@ def budget(rules: Rules, who: Who, request: Quantity | None, limit: Quantity | N
     """
     if request is None and limit is None:
         for table in rules.tables:
-            if table.budget is not None and table.covers(who):
+            found = table.budget
+            if found is not None and table.covers(who):
                 line = table.lines.get("limit") or table.lines.get("request", 1)
-                return table.budget, f"{rules.file}:{line}"
+                return found, f"{rules.file}:{line}"
     return Budget.of(request, limit), ""
 
 

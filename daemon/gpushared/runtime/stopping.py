@@ -47,10 +47,10 @@ class Stopper:
             process.close()
         why, reached = OPERATOR.words(wish.reason.message), list(sent.values()).count(Sent.REACHED)
         log.info(kind, extra=facts(**record.who, processes=reached, reason=why))
-        spared = [process for process, result in sent.items() if result is Sent.NOT_THEIRS]
-        if spared and not reached:
+        left_alone = _left_alone(record, sent, ids)
+        if left_alone is not None and not reached:
             self._jobs.told_to_end(record, None)  # its end is not a reclaim's then
-        return _left_alone(record, sent, ids)
+        return left_alone
 
     def stop_job(self, record: JobRecord, by: str, *, now: bool) -> tuple[int, LeftAlone | None]:
         """SIGTERM, or SIGKILL if it is to be now, to the job's program and its processes with pages, because the user

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
+from gpushare.printable import kept
 from gpushare.process_owner import ROOT, may_signal, users_of
 from gpushared.system.epoll import Epoll
 
@@ -109,9 +110,7 @@ def command_of(pid: int) -> str:
 
 def printable(text: str, longest: int) -> str:
     """Without control characters, because it is shown on terminals and in logs."""
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "?" for c in text)
-    return text[:longest]
+    return kept(text)[:longest]
 
 
 def has_mapped(pid: int, name: str) -> bool | None:
